@@ -1,0 +1,264 @@
+"""The configuration tree of an experiment: frozen dataclasses that check themselves.
+
+The docstring under a field is its line in `podium train ALGORITHM --help`.
+Auto is None: the key is then left out of TOML, and the run decides and prints what it chose.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from podium.core.errors import ConfigError
+
+FORMAT = 1
+"""Version of the configuration's shape; a TOML file of another one is refused."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the tree that knows its own name, so that errors can say `env.num_envs`."""
+
+    SECTION: ClassVar[str]
+
+    def require(self, name: str, holds: bool, right: str) -> None:
+        """Raise ConfigError naming the field, its value and what would be right, unless it holds."""
+        if not holds:
+            raise ConfigError(f"{self.SECTION}.{name} = {getattr(self, name)!r}: must be {right}")
+
+
+@dataclass(frozen=True)
+class EnvConfig(Section):
+    """Which environment, how many, and how they are stepped."""
+
+    SECTION = "env"
+
+    id: str = "CartPole-v1"
+    """Gymnasium id, LIBRARY:ID (gymnasium, envpool, gymnax, podium), or a Python path my_module:make_env."""
+    num_envs: int = 16
+    """How many environments run at once (B)."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments for the environment's constructor."""
+    wrappers: tuple[str, ...] = ()
+    """Applied in order: atari, frame_stack(4), action_repeat(2), time_limit(200), my_module:wrap."""
+    processes: int = 0
+    """Step Gymnasium environments in this many processes with shared memory (0: in this process)."""
+    threads: int | None = None
+    """EnvPool's threads; None: one a core."""
+
+    def __post_init__(self) -> None:
+        self.require("id", bool(self.id), "an environment's name; `podium envs` lists them")
+        self.require("num_envs", self.num_envs >= 1, "at least 1")
+        self.require("processes", 0 <= self.processes <= self.num_envs, "between 0 and env.num_envs")
+        self.require("threads", self.threads is None or self.threads >= 1, "at least 1")
+
+
+@dataclass(frozen=True)
+class NetworkConfig(Section):
+    """The network between observation and action: layers, memory, or a factory of your own."""
+
+    SECTION = "network"
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers (after the convolutions, where the observation is an image)."""
+    activation: Literal["tanh", "relu", "swish", "elu"] = "tanh"
+    """Between hidden layers."""
+    memory: Literal["none", "gru", "lstm"] = "none"
+    """A recurrent core after the hidden layers."""
+    memory_size: int = 128
+    """Width of the recurrent core."""
+    factory: str | None = None
+    """Python path of your own network, my_module:make_network; see docs/own-algorithm.md."""
+
+    def __post_init__(self) -> None:
+        self.require("hidden", all(n >= 1 for n in self.hidden), "widths of at least 1, such as [64, 64]")
+        self.require("memory_size", self.memory_size >= 1, "at least 1")
+
+
+@dataclass(frozen=True)
+class TopologyConfig(Section):
+    """Where the parts run. It never changes what is learned, except through `staleness`."""
+
+    SECTION = "topology"
+
+    mode: Literal["auto", "fused", "inline"] = "auto"
+    """fused: environment, policy and update in one XLA program (JAX environments). inline: a collector
+    thread beside the learner thread (host environments). auto: whichever fits, and why is printed."""
+    staleness: int = 1
+    """How many versions collecting may run ahead of learning (inline); 0 is synchronous and deterministic."""
+    slots: int | None = None
+    """Groups of environments that take turns: one is stepped while another's actions are chosen. None: chosen."""
+    devices: int | None = None
+    """Devices that a fused run shards its environments over; None: all that divide env.num_envs."""
+    dispatch: int | None = None
+    """Iterations for each dispatch of a fused run; None: about 16,384 steps' worth."""
+
+    def __post_init__(self) -> None:
+        self.require("staleness", self.staleness >= 0, "at least 0")
+        self.require("slots", self.slots is None or self.slots >= 1, "at least 1")
+        self.require("devices", self.devices is None or self.devices >= 1, "at least 1")
+        self.require("dispatch", self.dispatch is None or self.dispatch >= 1, "at least 1")
+
+
+@dataclass(frozen=True)
+class LimitsConfig(Section):
+    """When a run ends: whichever limit is reached first."""
+
+    SECTION = "limits"
+
+    total_steps: int = 1_000_000
+    """Environment steps."""
+    wall_s: float | None = None
+    """Seconds of training, compilation included."""
+    target_return: float | None = None
+    """Mean return of the last 100 training episodes."""
+
+    def __post_init__(self) -> None:
+        self.require("total_steps", self.total_steps >= 1, "at least 1")
+        self.require("wall_s", self.wall_s is None or self.wall_s > 0, "more than 0")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig(Section):
+    """How often the whole training state is saved, and how many of them stay."""
+
+    SECTION = "checkpoint"
+
+    every_s: float | None = 60.0
+    """Seconds between checkpoints; None: only by updates."""
+    every_updates: int | None = None
+    """Updates between checkpoints, beside every_s."""
+    keep: int = 3
+    """Newest checkpoints that stay, beside the best one."""
+
+    def __post_init__(self) -> None:
+        self.require("every_s", self.every_s is None or self.every_s > 0, "more than 0")
+        self.require("every_updates", self.every_updates is None or self.every_updates >= 1, "at least 1")
+        self.require("keep", self.keep >= 1, "at least 1")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Section):
+    """Greedy episodes after training, with frozen normalisation."""
+
+    SECTION = "evaluation"
+
+    episodes: int = 10
+    """How many; 0 leaves eval_return out of the summary."""
+
+    def __post_init__(self) -> None:
+        self.require("episodes", self.episodes >= 0, "at least 0")
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig(Section):
+    """What every algorithm has. One of your own extends it: `class MyConfig(AlgorithmConfig)`."""
+
+    SECTION = "algorithm"
+    HYPER: ClassVar[tuple[str, ...]] = ("learning_rate", "gamma")
+    """Fields that are traced, so that changing them compiles nothing."""
+
+    name: str = ""
+    """Its registered name or Python path."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    gamma: float = 0.99
+    """Discount."""
+    fragment_length: int = 128
+    """Steps of each environment between two updates (T)."""
+
+    def __post_init__(self) -> None:
+        self.require("learning_rate", self.learning_rate >= 0, "at least 0")
+        self.require("gamma", 0 <= self.gamma <= 1, "between 0 and 1")
+        self.require("fragment_length", self.fragment_length >= 1, "at least 1")
+
+    def hyper(self) -> dict[str, float]:
+        """The traced hyper-parameters by name."""
+        return {name: float(getattr(self, name)) for name in self.HYPER}
+
+
+@dataclass(frozen=True)
+class PPOConfig(AlgorithmConfig):
+    """Proximal policy optimisation (Schulman et al., 2017)."""
+
+    HYPER = ("learning_rate", "gamma", "gae_lambda", "clip", "entropy_coef", "value_coef", "max_grad_norm")
+
+    name: str = "ppo"
+    """Its registered name."""
+    num_epochs: int = 10
+    """Passes over each fragment."""
+    minibatch_size: int = 256
+    """Steps in a gradient step; for a recurrent network, whole sequences that add up to it."""
+    gae_lambda: float = 0.95
+    """Between one-step (0) and Monte-Carlo (1) advantages."""
+    objective: Literal["clip", "adaptive_kl"] = "clip"
+    """Clip the probability ratio, or penalise the KL divergence with a coefficient that adapts."""
+    clip: float = 0.2
+    """Range of the probability ratio around 1."""
+    value_clip: float | None = None
+    """Range of a value's change in one update; None: not clipped."""
+    kl_target: float = 0.01
+    """What adaptive_kl steers the KL divergence towards."""
+    kl_stop: float | None = None
+    """Skip the rest of an update once the KL divergence is beyond it; None: never."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """Learning rate over the run; linear falls to 0 at limits.total_steps."""
+    normalize_advantages: bool = True
+    """Subtract mean and divide by standard deviation in each minibatch."""
+    normalize_observations: bool = False
+    """By running mean and variance; frozen in evaluation."""
+    normalize_rewards: bool = False
+    """By the running standard deviation of the discounted return."""
+    squash: bool = False
+    """Continuous actions through tanh to their bounds; else a Gaussian, clipped to them."""
+    log_std: float = 0.0
+    """Initial log standard deviation of continuous actions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("num_epochs", self.num_epochs >= 1, "at least 1")
+        self.require("minibatch_size", self.minibatch_size >= 1, "at least 1")
+        self.require("gae_lambda", 0 <= self.gae_lambda <= 1, "between 0 and 1")
+        self.require("clip", self.clip > 0, "more than 0")
+        self.require("value_clip", self.value_clip is None or self.value_clip > 0, "more than 0")
+        self.require("kl_target", self.kl_target > 0, "more than 0")
+        self.require("kl_stop", self.kl_stop is None or self.kl_stop > 0, "more than 0")
+        self.require("max_grad_norm", self.max_grad_norm > 0, "more than 0")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, complete: what `podium train` runs and `experiment.toml` holds."""
+
+    algorithm: AlgorithmConfig = field(default_factory=PPOConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    seed: int = 0
+    """Everything random follows from it."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed = {self.seed}: must be at least 0")
+
+    @property
+    def steps_per_update(self) -> int:
+        """Rows that one update eats: T x B, reset rows included."""
+        return self.algorithm.fragment_length * self.env.num_envs
+
+    @property
+    def total_updates(self) -> int:
+        """Updates until limits.total_steps if no row is a reset row; schedules count in them."""
+        return -(-self.limits.total_steps // self.steps_per_update)
+
+
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig}
+"""Built-in algorithms by name. One of a user's own is named by its Python path."""

@@ -1,0 +1,49 @@
+"""Things named by their Python path, `my_module:thing`, and near misses of names."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from podium.core.errors import ConfigError
+
+
+def is_python_path(name: str) -> bool:
+    """Whether `name` looks like `my_module:thing`.
+
+    >>> is_python_path("my_module:make_env"), is_python_path("CartPole-v1")
+    (True, False)
+    """
+    module, _, attribute = name.partition(":")
+    return bool(attribute) and all(part.isidentifier() for part in module.split(".")) and attribute.isidentifier()
+
+
+def load_path(path: str, field: str) -> Any:
+    """Import `my_module:thing`, looking in the working directory too; `field` is named if that fails."""
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise ConfigError(f"{field} = {path!r}: there is no module {error.name!r} here or installed") from None
+        raise
+    if not hasattr(module, attribute):
+        hint = suggest(attribute, [name for name in vars(module) if not name.startswith("_")])
+        raise ConfigError(f"{field} = {path!r}: module {module_name!r} has no {attribute!r}{hint}")
+    return getattr(module, attribute)
+
+
+def suggest(name: str, known: Iterable[str], most: int = 3) -> str:
+    """The nearest known names as the end of a sentence, or nothing.
+
+    >>> suggest("learning_rat", ["learning_rate", "gamma"])
+    "; did you mean 'learning_rate'?"
+    """
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(by_lower[n]) for n in near)}?" if near else ""

@@ -1,0 +1,94 @@
+"""The two kinds of environment: on the host (NumPy, batch first) and in JAX (one, vmapped by us).
+
+Both use next-step autoreset once inside Podium: after a step that ends an episode, the next call
+ignores the action, resets, and returns the new episode's first observation with reward 0.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podium.core.specs import EnvSpec
+from podium.core.types import Tree
+
+
+class TimeStep(NamedTuple):
+    """What B environments gave back. `mask` is bool[B, n] of legal actions, or None.
+
+    `episode_return` and `episode_length` count the task's own episode up to this step, before
+    rewards are clipped or lives split; `episode_over` says that it ended here.
+    """
+
+    obs: Tree  # [B, ...]
+    reward: np.ndarray  # float32[B]
+    terminated: np.ndarray  # bool[B]
+    truncated: np.ndarray  # bool[B]
+    mask: np.ndarray | None
+    episode_return: np.ndarray  # float32[B]
+    episode_length: np.ndarray  # int32[B]
+    episode_over: np.ndarray  # bool[B]
+
+
+class HostEnv(ABC):
+    """B environments stepped together.
+
+    env = make(...)
+    step = env.reset()
+    while True:
+        step = env.step(policy(step.obs))   # or send(), do something else, recv()
+
+    Arrays that `recv` returned may be overwritten by the second next `send`, no earlier.
+    """
+
+    spec: EnvSpec
+    num_envs: int
+
+    @abstractmethod
+    def reset(self) -> TimeStep:
+        """Start all episodes anew. Rewards are 0 and nothing has ended."""
+
+    @abstractmethod
+    def send(self, actions: np.ndarray) -> None:
+        """Hand over one action a row ([B], [B, k] or [B, *shape]) and return at once where possible."""
+
+    @abstractmethod
+    def recv(self) -> TimeStep:
+        """Wait for the step that `send` started. Never for ever: a lost worker raises EnvError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free processes, threads and memory. Calling it twice is harmless."""
+
+    def step(self, actions: np.ndarray) -> TimeStep:
+        """Send, then receive."""
+        self.send(actions)
+        return self.recv()
+
+    def render(self) -> np.ndarray:
+        """A picture [H, W, 3] of environment 0, for videos."""
+        raise NotImplementedError(f"{type(self).__name__} draws no pictures")
+
+
+class JaxStep(NamedTuple):
+    """What one JAX environment gave back for one step."""
+
+    obs: Tree
+    reward: Any
+    terminated: Any
+    truncated: Any
+
+
+class JaxEnv(NamedTuple):
+    """One environment as pure functions; Podium vmaps them and resets by itself.
+
+    env = JaxEnv(spec, reset, step)
+    state, obs = env.reset(key)
+    state, step = env.step(state, action, key)
+    """
+
+    spec: EnvSpec
+    reset: Callable[[Any], tuple[Tree, Tree]]
+    step: Callable[[Tree, Any, Any], tuple[Tree, JaxStep]]
+    mask: Callable[[Tree], Any] | None = None  # state -> bool[n] of legal actions
