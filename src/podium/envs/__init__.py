@@ -1,1 +1,1 @@
-"""TODO"""
+"""Environments: adapters that bring every library to one batched, next-step-autoreset form."""

@@ -15,20 +15,20 @@ from podium.core.types import Tree
 
 
 class TimeStep(NamedTuple):
-    """What B environments gave back. `mask` is bool[B, n] of legal actions, or None.
+    """What B environments gave back, as NumPy or JAX arrays. `mask` is bool[B, n] of legal actions, or None.
 
     `episode_return` and `episode_length` count the task's own episode up to this step, before
     rewards are clipped or lives split; `episode_over` says that it ended here.
     """
 
     obs: Tree  # [B, ...]
-    reward: np.ndarray  # float32[B]
-    terminated: np.ndarray  # bool[B]
-    truncated: np.ndarray  # bool[B]
-    mask: np.ndarray | None
-    episode_return: np.ndarray  # float32[B]
-    episode_length: np.ndarray  # int32[B]
-    episode_over: np.ndarray  # bool[B]
+    reward: Any  # float32[B]
+    terminated: Any  # bool[B]
+    truncated: Any  # bool[B]
+    mask: Any
+    episode_return: Any  # float32[B]
+    episode_length: Any  # int32[B]
+    episode_over: Any  # bool[B]
 
 
 class HostEnv(ABC):

@@ -1,0 +1,195 @@
+"""Podium in Python: the same code that the command line runs.
+
+run = podium.train("ppo", "CartPole-v1", total_steps=100_000)
+policy = podium.load(run)
+action, memory = policy.predict(obs)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podium.core import settings
+from podium.core.config import Experiment
+from podium.runs.directory import RunDirectory, find_run
+from podium.runs.summary import read_summary
+
+if TYPE_CHECKING:  # jax takes a second to import, and `import podium` should not
+    from podium.launch.plan import Plan
+    from podium.launch.policy import Policy
+    from podium.runs.recorder import OnReport
+
+Overrides = Mapping[str, Any] | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk. `env_factory` is the callable that it was trained with, if it was given one."""
+
+    path: Path
+    env_factory: Callable | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its directory's name."""
+        return self.path.name
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says; empty while there is none."""
+        return read_summary(self.path) or {}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes played by a trained policy."""
+
+    mean: float
+    stderr: float
+    episodes: int
+    returns: list[float]
+    video: Path | None = None
+
+
+def train(
+    algorithm: str | Experiment | None = None,
+    env: str | Callable | None = None,
+    *,
+    name: str | None = None,
+    overwrite: bool = False,
+    total_steps: int | None = None,
+    seed: int | None = None,
+    preset: str | None = "auto",
+    config: str | Path | None = None,
+    set: Overrides = (),
+    init_from: "str | Path | Run | None" = None,
+    track: Sequence[str] = ("tensorboard",),
+    root: str | Path = "runs",
+    on_report: "OnReport | None" = None,
+    progress: bool = True,
+) -> Run:
+    """Train, and return the run. `algorithm` may be a whole `podium.Experiment`.
+
+    `env` is an id, a Python path, or a callable that makes a Gymnasium, host or JAX environment.
+    `set` takes what `--set` takes: {"algorithm.learning_rate": 1e-3} or ["algorithm.learning_rate=1e-3"].
+    `on_report` is called with each row of metrics.jsonl; if it returns False, the run stops.
+    """
+    plan = _plan(algorithm, env, total_steps, seed, preset, config, set)
+    from podium.launch import session
+
+    directory = session.create(plan, Path(root), name, overwrite)
+    source = None if init_from is None else _find(init_from, root)
+    session.train(plan, directory, init_from=source, track=track, on_report=on_report, progress=progress)
+    return Run(directory.path, env if callable(env) else None)
+
+
+def train_seeds(
+    algorithm: str | Experiment | None, env: str | Callable | None = None, *, seeds: int, **options: Any
+) -> list[Run]:
+    """The same experiment with seeds 0 to `seeds` - 1, one run after the other: NAME-seed0, NAME-seed1, ..."""
+    name = options.pop("name", None)
+    return [train(algorithm, env, name=name and f"{name}-seed{seed}", seed=seed, **options) for seed in range(seeds)]
+
+
+def dry_run(
+    algorithm: str | Experiment | None = None,
+    env: str | Callable | None = None,
+    *,
+    total_steps: int | None = None,
+    seed: int | None = None,
+    preset: str | None = "auto",
+    config: str | Path | None = None,
+    set: Overrides = (),
+) -> str:
+    """What `train` would run: the resolved experiment as TOML, and the program. Starts nothing."""
+    from podium.launch.plan import draw
+
+    return draw(_plan(algorithm, env, total_steps, seed, preset, config, set))
+
+
+def resume(
+    run: str | Path | Run = "latest",
+    *,
+    root: str | Path = "runs",
+    total_steps: int | None = None,
+    on_report: "OnReport | None" = None,
+    progress: bool = True,
+) -> Run:
+    """Go on with a run from its newest checkpoint that can be read; `total_steps` moves its limit."""
+    directory = _find(run, root)
+    factory = run.env_factory if isinstance(run, Run) else None
+    experiment = settings.read_experiment(directory.experiment_toml)
+    if total_steps is not None:
+        experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
+    from podium.launch import session
+    from podium.launch.plan import make_plan
+
+    session.resume(make_plan(experiment, factory), directory, on_report=on_report, progress=progress)
+    return Run(directory.path, factory)
+
+
+def load(run: str | Path | Run = "latest", *, root: str | Path = "runs", best: bool = False) -> "Policy":
+    """The policy of a run, to predict with: its newest checkpoint, or its best one."""
+    from podium.launch.policy import load_policy
+
+    factory = run.env_factory if isinstance(run, Run) else None
+    return load_policy(_find(run, root), factory, best)
+
+
+def evaluate(
+    run: str | Path | Run = "latest",
+    *,
+    episodes: int = 10,
+    video: bool = False,
+    root: str | Path = "runs",
+    seed: int = 1_000_003,
+    best: bool = False,
+) -> Evaluation:
+    """Play greedy episodes with frozen normalisation; `video` films the first one."""
+    from podium.launch.evaluation import evaluate_policy, film
+
+    policy = load(run, root=root, best=best)
+    played = evaluate_policy(policy, episodes, seed)
+    path = film(policy, _find(run, root), seed) if video else None
+    return Evaluation(played.mean, played.stderr, len(played.returns), played.returns, path)
+
+
+def _plan(
+    algorithm: str | Experiment | None,
+    env: str | Callable | None,
+    total_steps: int | None,
+    seed: int | None,
+    preset: str | None,
+    config: str | Path | None,
+    overrides: Overrides,
+) -> "Plan":
+    if isinstance(algorithm, Experiment):
+        experiment = algorithm if seed is None else replace(algorithm, seed=seed)
+        if total_steps is not None:
+            experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
+        resolved = settings.Resolved(experiment, (), None, {})
+    else:
+        resolved = settings.resolve(
+            algorithm,
+            _env_id(env),
+            preset=preset,
+            config=config,
+            overrides=overrides,
+            total_steps=total_steps,
+            seed=seed,
+        )
+    from podium.launch.plan import make_plan
+
+    return make_plan(resolved.experiment, env if callable(env) else None, resolved.notes)
+
+
+def _env_id(env: str | Callable | None) -> str | None:
+    """A callable goes by its Python path, so that `podium eval` can find it again where it is importable."""
+    if env is None or isinstance(env, str):
+        return env
+    return f"{env.__module__}:{getattr(env, '__name__', type(env).__name__)}"
+
+
+def _find(run: str | Path | Run, root: str | Path) -> RunDirectory:
+    return find_run(run.path if isinstance(run, Run) else run, Path(root))

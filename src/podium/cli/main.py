@@ -1,0 +1,87 @@
+"""The `podium` command: finds the sub-command, runs it, and turns errors into one line and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from podium.cli.arguments import Command, parse, print_help
+from podium.cli.catalogue import Algorithms, Envs, Presets
+from podium.cli.machine import Bench, Doctor
+from podium.cli.results import Eval, Plot, Runs
+from podium.cli.train import Resume, Train
+from podium.core.errors import ConfigError, PodiumError
+from podium.core.imports import suggest
+
+COMMANDS: dict[str, type[Command]] = {
+    "train": Train,
+    "resume": Resume,
+    "eval": Eval,
+    "plot": Plot,
+    "runs": Runs,
+    "envs": Envs,
+    "algorithms": Algorithms,
+    "presets": Presets,
+    "doctor": Doctor,
+    "bench": Bench,
+}
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit code: 0 done, 1 failed, 2 wrong input, 130 interrupted.
+
+    main(["train", "ppo", "CartPole-v1"])
+    """
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except PodiumError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; what is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if argv[0] == "--version":
+        print(f"podium {metadata.version('podium-rl')}")
+        return 0
+    name, *args = argv
+    if name not in COMMANDS:
+        hint = suggest(name, COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
+        raise ConfigError(f"podium {name}: no such command{hint}")
+    own = args[: args.index("--")] if "--" in args else args
+    if "-h" in own or "--help" in own:
+        print_help(COMMANDS[name], f"podium {name}", own)
+        return 0
+    return parse(COMMANDS[name], f"podium {name}", args).run()
+
+
+def _overview() -> str:
+    lines = [
+        "podium: distributed reinforcement learning, from a laptop to a cluster",
+        "",
+        "usage: podium COMMAND ...        (podium COMMAND --help says more, with examples)",
+        "",
+        *(f"  {name:<12} {(kind.__doc__ or '').partition(chr(10))[0]}" for name, kind in COMMANDS.items()),
+        "",
+        "examples:",
+        "  podium train ppo CartPole-v1                          train",
+        "  podium train ppo --help                               every setting, with default and meaning",
+        "  podium eval --video                                   watch what it learned",
+        "  podium runs                                           what was trained here",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

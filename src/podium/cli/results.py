@@ -1,0 +1,119 @@
+"""`podium eval`, `podium plot` and `podium runs`: what came out of training."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from tyro.conf import Positional
+
+from podium.cli.arguments import Command, Switch, flag, read_whole
+from podium.cli.tables import print_table
+from podium.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Eval(Command):
+    """Play greedy episodes with a trained policy; prints their mean and its standard error."""
+
+    EXAMPLES: ClassVar[str] = """\
+  podium eval                                           10 episodes of the latest run
+  podium eval NAME --episodes 100 --video               more of them, and an mp4 of one"""
+
+    name: Positional[Annotated[str, flag("[RUN]", "(default: latest)")]] = "latest"
+    """Name or path of a run."""
+    episodes: Annotated[str, flag("N", "(default: 10)")] = "10"
+    """How many."""
+    video: Switch = False
+    """Film one episode (mp4 in the run's videos/)."""
+    seed: Annotated[str | None, flag("S")] = None
+    """Seed of the environments."""
+    root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
+    """Directory of runs."""
+
+    def run(self) -> int:
+        """Evaluate."""
+        episodes = read_whole("--episodes", self.episodes)
+        if episodes is None or episodes < 1:
+            raise ConfigError(f"--episodes = {episodes}: must be at least 1")
+        choice: dict[str, Any] = {"episodes": episodes, "video": self.video, "root": self.root}
+        seed = read_whole("--seed", self.seed)
+        if seed is not None:
+            choice["seed"] = seed
+
+        import podium.api as api
+
+        result = api.evaluate(self.name, **choice)
+        print(
+            f"return {result.mean:,.2f} ± {result.stderr:,.2f} (mean and standard error of {result.episodes} episodes)"
+        )
+        if result.video is not None:
+            print(f"video {result.video}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Plot(Command):
+    """Draw learning curves; runs that differ only in their seed become a mean and an interval."""
+
+    EXAMPLES: ClassVar[str] = """\
+  podium plot                                           the latest run
+  podium plot RUN-0001 RUN-0002 RUN-0003 --out curve.png"""
+
+    names: Positional[Annotated[tuple[str, ...], flag("[RUN ...]", "(default: latest)")]] = ()
+    """Names or paths of runs."""
+    out: Annotated[Path | None, flag("FILE")] = None
+    """Where the picture goes; left out, beside the run."""
+    root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
+    """Directory of runs."""
+
+    def run(self) -> int:
+        """Plot."""
+        from podium.runs.directory import find_run
+        from podium.runs.plot import plot_runs
+
+        paths = [find_run(name, self.root).path for name in self.names or ("latest",)]
+        print(plot_runs(paths, self.out))
+        return 0
+
+
+@dataclass(frozen=True)
+class Runs(Command):
+    """List the runs of a directory, the oldest first."""
+
+    EXAMPLES: ClassVar[str] = """\
+  podium runs
+  podium runs --root elsewhere/runs"""
+
+    root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
+    """Directory of runs."""
+
+    def run(self) -> int:
+        """List."""
+        from podium.runs.directory import list_runs
+        from podium.runs.summary import read_summary
+
+        rows = [_row(run.path, run.experiment_toml, read_summary(run.path) or {}) for run in list_runs(self.root)]
+        if not rows:
+            print(f"no runs in {self.root}; `podium train ppo CartPole-v1` starts one")
+            return 0
+        print_table(["run", "status", "algorithm", "env", "seed", "steps", "return", "steps/s"], rows)
+        return 0
+
+
+def _row(path: Path, experiment: Path, summary: dict[str, Any]) -> list[object]:
+    algorithm, env, seed = _peek(experiment)
+    returns = summary.get("episode_return") or {}
+    status = summary.get("status", "no summary")
+    rate = summary.get("steps_per_s")
+    rate = None if rate is None else round(rate)
+    return [path.name, status, algorithm, env, str(seed), summary.get("env_steps"), returns.get("mean"), rate]
+
+
+def _peek(experiment: Path) -> tuple[object, object, object]:
+    """Algorithm, environment and seed, without building the experiment: its code may be gone."""
+    try:
+        tree = tomllib.loads(experiment.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None, None, None
+    return tree.get("algorithm", {}).get("name"), tree.get("env", {}).get("id"), tree.get("seed")

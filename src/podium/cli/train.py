@@ -1,0 +1,158 @@
+"""`podium train` and `podium resume`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from tyro.conf import Positional, UseAppendAction
+
+from podium.cli.arguments import Command, Switch, flag, read_whole
+from podium.cli.field_help import describe_fields
+from podium.core.errors import ConfigError
+from podium.core.imports import suggest
+from podium.core.settings import resolve
+from podium.core.toml import load
+
+TRACKERS = ("tensorboard", "wandb")
+
+
+@dataclass(frozen=True)
+class Train(Command):
+    """Train an agent. Settings: defaults < preset < --config < flags and --set."""
+
+    EXAMPLES: ClassVar[str] = """\
+  podium train ppo CartPole-v1                          solved in seconds, with its preset
+  podium train ppo HalfCheetah-v5 --seeds 3             three seeds, one run each
+  podium train ppo CartPole-v1 --set algorithm.learning_rate=1e-3 network.hidden=[128,128]
+  podium train ppo gymnax:CartPole-v1 --total-steps 1e6 an environment written in JAX: one fused program
+  podium train my_module:algorithm my_module:make_env   your own, by Python path
+  podium train --config runs/NAME/experiment.toml       a run again
+  podium train ppo Pendulum-v1 --dry-run                what would run, without running it"""
+
+    algorithm: Positional[Annotated[str | None, flag("[ALGORITHM]")]] = None
+    """Its name (`podium algorithms`) or Python path my_module:algorithm; --config may give it."""
+    env: Positional[Annotated[str | None, flag("[ENV]")]] = None
+    """Its id (`podium envs`), LIBRARY:ID or Python path my_module:make_env; --config may give it."""
+    name: Annotated[str | None, flag("NAME")] = None
+    """Name of the run's directory; left out, it is numbered after algorithm and environment."""
+    overwrite: Switch = False
+    """Replace a run of that name."""
+    total_steps: Annotated[str | None, flag("N")] = None
+    """Environment steps (limits.total_steps)."""
+    seed: Annotated[str | None, flag("S")] = None
+    """Everything random follows from it."""
+    seeds: Annotated[str | None, flag("N")] = None
+    """Train N runs, with seeds 0 to N-1."""
+    preset: Annotated[str, flag("NAME|none")] = "auto"
+    """One of `podium presets`; left out, the one that fits algorithm and environment."""
+    init_from: Annotated[str | None, flag("RUN")] = None
+    """Start from another run's parameters."""
+    config: Annotated[Path | None, flag("FILE")] = None
+    """TOML with any part of an experiment."""
+    set: UseAppendAction[Annotated[tuple[str, ...], flag("KEY=VALUE ...")]] = ()
+    """Set fields: algorithm.gamma=0.98 network.hidden=[64,64] limits.wall_s=none env.kwargs.NAME=VALUE."""
+    track: Annotated[str, flag("LIST", "(default: tensorboard)")] = "tensorboard"
+    """Where curves go beside metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
+    dry_run: Switch = False
+    """Print the resolved experiment and program, and start nothing."""
+    root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
+    """Directory of runs."""
+    quiet: Switch = False
+    """Print the run's directory only."""
+
+    def more_help(self) -> str:
+        """The fields of the algorithm that stands beside --help."""
+        algorithm, env = self.algorithm, self.env
+        if algorithm is None and self.config is not None:
+            tree = load(self.config)
+            algorithm, env = tree.get("algorithm", {}).get("name"), tree.get("env", {}).get("id")
+        if algorithm is None:
+            return "fields of --set: `podium train ppo --help` lists them all, with defaults and meanings"
+        return describe_fields(algorithm, env)
+
+    def run(self) -> int:
+        """Check everything that can be checked at once, then train."""
+        if self.seed is not None and self.seeds is not None:
+            raise ConfigError(f"--seed {self.seed} and --seeds {self.seeds}: give one of them")
+        seeds = read_whole("--seeds", self.seeds)
+        if seeds is not None and seeds < 1:
+            raise ConfigError(f"--seeds = {seeds}: must be at least 1")
+        trackers = read_trackers(self.track)
+        choice: dict[str, Any] = {
+            "total_steps": read_whole("--total-steps", self.total_steps),
+            "seed": read_whole("--seed", self.seed),
+            "preset": self.preset,
+            "config": self.config,
+        }
+        # A typing mistake is told before jax is imported.
+        experiment = resolve(self.algorithm, self.env, **choice, overrides=self.set).experiment
+        algorithm, env = experiment.algorithm.name, experiment.env.id
+
+        import podium.api as api
+
+        choice["set"] = self.set
+        if self.dry_run:
+            print(api.dry_run(algorithm, env, **choice))
+            return 0
+        choice |= {"name": self.name, "overwrite": self.overwrite, "init_from": self.init_from}
+        choice |= {"track": trackers, "root": self.root, "progress": not self.quiet}
+        if seeds is not None:
+            del choice["seed"]
+            runs = api.train_seeds(algorithm, env, **choice, seeds=seeds)
+        else:
+            runs = [api.train(algorithm, env, **choice)]
+        return tell_end(runs, self.quiet)
+
+
+@dataclass(frozen=True)
+class Resume(Command):
+    """Go on with a run from its last checkpoint, after an interruption or for more steps."""
+
+    EXAMPLES: ClassVar[str] = """\
+  podium resume                                         the latest run, to the end that it had
+  podium resume NAME --total-steps 2e6                  a run that is done, for longer"""
+
+    name: Positional[Annotated[str, flag("[RUN]", "(default: latest)")]] = "latest"
+    """Name or path of a run."""
+    total_steps: Annotated[str | None, flag("N")] = None
+    """A new end, in environment steps from the run's beginning."""
+    root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
+    """Directory of runs."""
+    quiet: Switch = False
+    """Print the run's directory only."""
+
+    def run(self) -> int:
+        """Resume."""
+        total_steps = read_whole("--total-steps", self.total_steps)
+
+        import podium.api as api
+
+        run = api.resume(self.name, root=self.root, total_steps=total_steps, progress=not self.quiet)
+        return tell_end([run], self.quiet)
+
+
+def read_trackers(text: str) -> tuple[str, ...]:
+    """`tensorboard,wandb` as a tuple; `none` as an empty one."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip() not in ("", "none"))
+    for name in names:
+        if name not in TRACKERS:
+            hint = suggest(name, TRACKERS)
+            raise ConfigError(f"--track {text}: {name!r} must be one of {', '.join(TRACKERS)}, none{hint}")
+    return names
+
+
+def tell_end(runs: Sequence[Any], quiet: bool) -> int:
+    """Say what came out, where it lies, and what to try next."""
+    for run in runs:
+        if quiet:
+            print(run.path)
+            continue
+        returns = run.summary.get("episode_return") or {}
+        mean, steps = returns.get("mean"), run.summary.get("env_steps") or 0
+        result = "no episode ended" if mean is None else f"return {mean:,.1f} over the last {returns.get('n')} episodes"
+        print(f"{run.path}: {result}, {steps:,} steps in {run.summary.get('wall_s') or 0:,.1f} s")
+    if not quiet:
+        names = " ".join(run.name for run in runs)
+        print(f"next: podium eval {runs[0].name} --video | podium plot {names} | podium resume {runs[0].name}")
+    return 0

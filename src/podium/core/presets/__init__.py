@@ -1,0 +1,62 @@
+"""Settings known to work, one TOML file for each algorithm, one table for each environment."""
+
+import re
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from podium.core.errors import ConfigError
+from podium.core.imports import suggest
+
+_LIBRARIES = ("gymnasium", "envpool", "gymnax", "playground", "pettingzoo", "podium")
+
+
+def list_presets() -> list[str]:
+    """All names, such as `ppo/CartPole-v1`."""
+    return list(_read_presets())
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """A preset's settings as a nested dict; an unknown name raises ConfigError with the nearest.
+
+    >>> load_preset("ppo/CartPole-v1")["limits"]
+    {'total_steps': 100000}
+    """
+    presets = _read_presets()
+    if name not in presets:
+        hint = suggest(name, presets) or "; `podium presets` lists them"
+        raise ConfigError(f"preset = {name!r}: no such preset{hint}")
+    return presets[name]
+
+
+def find_preset(algorithm: str, env: str) -> tuple[str, dict[str, Any]] | None:
+    """The preset that fits, whatever library steps the environment and whichever version it has.
+
+    >>> find_preset("ppo", "envpool:HalfCheetah-v4")[0]
+    'ppo/HalfCheetah-v5'
+    """
+    library, _, env_id = env.rpartition(":")
+    if library and library not in _LIBRARIES:
+        return None  # a Python path of the user's own
+    presets = _read_presets()
+    exact = f"{algorithm}/{env_id}"
+    # Versions of a task differ in details that settings survive: HalfCheetah-v4 takes those of HalfCheetah-v5.
+    for name in (exact, *presets):
+        if name in presets and _without_version(name) == _without_version(exact):
+            return name, presets[name]
+    return None
+
+
+def _without_version(name: str) -> str:
+    return re.sub(r"-v\d+$", "", name)
+
+
+@cache
+def _read_presets() -> dict[str, dict[str, Any]]:
+    files = sorted((f for f in resources.files(__name__).iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {
+        f"{file.name.removesuffix('.toml')}/{env}": settings
+        for file in files
+        for env, settings in tomllib.loads(file.read_text(encoding="utf-8")).items()
+    }

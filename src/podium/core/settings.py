@@ -1,0 +1,180 @@
+"""From what a user typed to one Experiment: defaults < preset < config file < flags and `--set`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from podium.core.config import Experiment
+from podium.core.errors import ConfigError
+from podium.core.fields import Field, config_class, list_fields, sections
+from podium.core.foreign_names import explain_unknown
+from podium.core.presets import find_preset, list_presets, load_preset
+from podium.core.toml import load
+from podium.core.values import check_value, format_value, parse_value
+
+Origin = Literal["default", "preset", "config", "flag"]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An experiment, and where each of its fields came from. `notes` are lines to print."""
+
+    experiment: Experiment
+    notes: tuple[str, ...]
+    preset: str | None
+    origins: dict[str, Origin]
+
+
+class Setting(NamedTuple):
+    """One key and its value; `is_text` if it was typed and must still be read."""
+
+    path: str
+    value: Any
+    is_text: bool = False
+
+
+def resolve(
+    algorithm: str | None,
+    env: str | None,
+    *,
+    preset: str | None = "auto",
+    config: str | Path | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    total_steps: float | None = None,
+    seed: float | None = None,
+) -> Resolved:
+    """Resolve an experiment. `algorithm` and `env` may be None where config or overrides name them.
+
+    >>> resolve("ppo", "CartPole-v1", overrides=["env.num_envs=4"]).experiment.env.num_envs
+    4
+    """
+    file = list(_flatten(load(Path(config)))) if config else []
+    shortcuts = {"algorithm.name": algorithm, "env.id": env, "limits.total_steps": total_steps, "seed": seed}
+    typed = _join(shortcuts, read_overrides(overrides))
+    named = {setting.path: setting.value for setting in (*file, *typed)}
+    algorithm = _require_name(named, "algorithm.name", "an algorithm, as in `podium train ppo CartPole-v1`")
+    env = _require_name(named, "env.id", "an environment, as in `podium train ppo CartPole-v1`")
+    fields = list_fields(config_class(algorithm))
+    preset_name, preset_tree = _choose_preset(preset, algorithm, env)
+
+    values: dict[str, Any] = {path: field.default for path, field in fields.items()}
+    origins: dict[str, Origin] = dict.fromkeys(fields, "default")
+    layers: list[tuple[Origin, list[Setting]]] = [
+        ("preset", list(_flatten(preset_tree))),
+        ("config", file),
+        ("flag", typed),
+    ]
+    for origin, settings in layers:
+        for setting in settings:
+            origins[_apply(setting, values, fields)] = origin
+    return Resolved(_build(values, algorithm), _notes(preset_name, values, origins), preset_name, origins)
+
+
+def build_experiment(tree: Mapping[str, Any]) -> Experiment:
+    """The experiment of a nested dict such as `toml.load` returns; what it leaves out has its default.
+
+    >>> build_experiment({"algorithm": {"name": "ppo", "gamma": 0.9}}).algorithm.gamma
+    0.9
+    """
+    settings = list(_flatten(tree))
+    named = {setting.path: setting.value for setting in settings}
+    algorithm = _require_name(named, "algorithm.name", "an algorithm's name or Python path")
+    fields = list_fields(config_class(algorithm))
+    values: dict[str, Any] = {path: field.default for path, field in fields.items()}
+    for setting in settings:
+        _apply(setting, values, fields)
+    return _build(values, algorithm)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment in a run's experiment.toml."""
+    return build_experiment(load(path))
+
+
+def read_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> list[Setting]:
+    """Settings from `["a.b=1"]` as typed, or from `{"a.b": 1}` or `{"a": {"b": 1}}` as Python values."""
+    if isinstance(overrides, str):
+        overrides = [overrides]
+    if isinstance(overrides, Mapping):
+        return list(_flatten(overrides))
+    settings = []
+    for item in overrides:
+        path, equals, text = item.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set {item}: must be KEY=VALUE, such as algorithm.learning_rate=1e-3")
+        settings.append(Setting(path.strip(), text, is_text=True))
+    return settings
+
+
+def _join(shortcuts: Mapping[str, Any], overrides: list[Setting]) -> list[Setting]:
+    """Named flags and `--set` in one list; the same field in both must agree."""
+    given = {path: value for path, value in shortcuts.items() if value is not None}
+    for setting in overrides:
+        if setting.path in given and str(given[setting.path]) != str(setting.value).strip():
+            twice = f"{given[setting.path]} and {str(setting.value).strip()}"
+            raise ConfigError(f"{setting.path} is given twice, as {twice}: leave one of them out")
+    return [Setting(path, value) for path, value in given.items()] + overrides
+
+
+def _require_name(named: Mapping[str, Any], path: str, right: str) -> str:
+    name = named.get(path)
+    if not name or not isinstance(name, str):
+        raise ConfigError(f"{path} = {format_value(name, quote=True)}: must be {right}")
+    return name.strip()
+
+
+def _flatten(tree: Mapping[str, Any]) -> Iterator[Setting]:
+    """`{"env": {"kwargs": {"a": 1}}}` -> `env.kwargs = {"a": 1}`: two levels, as deep as the tree is."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and "." not in key:
+            yield from (Setting(f"{key}.{name}", item) for name, item in value.items())
+        else:
+            yield Setting(key, value)
+
+
+def _apply(setting: Setting, values: dict[str, Any], fields: Mapping[str, Field]) -> str:
+    """Put a checked setting among the values; returns the field it belongs to."""
+    path, value, is_text = setting
+    owner, _, name = path.rpartition(".")
+    if path not in fields and owner in fields and isinstance(values[owner], Mapping):
+        item = parse_value(Any, value) if is_text else value
+        values[owner] = {**values[owner], name: check_value(path, Any, item)}
+        return owner
+    if path not in fields:
+        shown = value.strip() if is_text else format_value(value, quote=True)
+        raise ConfigError(f"{path} = {shown}: no such field{explain_unknown(path, fields)}")
+    kind = fields[path].kind
+    values[path] = check_value(path, kind, parse_value(kind, value) if is_text else value)
+    return path
+
+
+def _choose_preset(preset: str | None, algorithm: str, env: str) -> tuple[str | None, dict[str, Any]]:
+    if preset is None or preset == "none":
+        return None, {}
+    if preset == "auto":
+        return find_preset(algorithm, env) or (None, {})
+    name = f"{algorithm}/{preset}" if f"{algorithm}/{preset}" in list_presets() else preset
+    tree = load_preset(name)
+    if not name.startswith(f"{algorithm}/"):
+        raise ConfigError(f"preset = {preset!r}: is not for {algorithm!r}; `podium presets` lists them")
+    return name, tree
+
+
+def _build(values: Mapping[str, Any], algorithm: str) -> Experiment:
+    """The frozen tree from values by path; each section checks itself."""
+    parts = sections(config_class(algorithm))
+    arguments: dict[str, dict[str, Any]] = {name: {} for name in parts}
+    top: dict[str, Any] = {}
+    for path, value in values.items():
+        if value is MISSING:
+            raise ConfigError(f"{path} has no default: give it with --set {path}=VALUE")
+        section, _, name = path.rpartition(".")
+        (arguments[section] if section else top)[name] = value
+    return Experiment(**{name: part(**arguments[name]) for name, part in parts.items()}, **top)
+
+
+def _notes(preset: str | None, values: Mapping[str, Any], origins: Mapping[str, Origin]) -> tuple[str, ...]:
+    """What to tell the user: the preset's settings that nothing overrode."""
+    kept = [f"{path}={format_value(values[path])}" for path, origin in origins.items() if origin == "preset"]
+    return (f"preset {preset}: {', '.join(kept)}",) if kept else ()

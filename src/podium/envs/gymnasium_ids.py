@@ -1,0 +1,67 @@
+"""Gymnasium environments by id: which there are, and how one is made."""
+
+import importlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+
+from podium.core.errors import ConfigError
+
+ATARI_PREFIX = "ALE/"
+
+
+def list_ids() -> list[str]:
+    """Every id that Gymnasium has, ALE games included where ale-py is installed."""
+    with suppress(ConfigError):  # without ale-py it has none of them
+        import_games()
+    return list(gymnasium.registry)
+
+
+def import_games() -> None:
+    """Register the ALE games, which Gymnasium does not do by itself."""
+    try:
+        import ale_py
+    except ImportError:
+        raise ConfigError('env.id: ALE games need ale-py: pip install "podium-rl[atari]"') from None
+    if f"{ATARI_PREFIX}Pong-v5" not in gymnasium.registry:
+        gymnasium.register_envs(ale_py)
+
+
+def has_id(env_id: str) -> bool:
+    """Whether `gymnasium.make` knows it; `my_module:MyEnv-v0` imports my_module first, as Gymnasium does."""
+    module, colon, name = env_id.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            return False
+    if name.startswith(ATARI_PREFIX):
+        import_games()
+    return name in gymnasium.registry
+
+
+def make(env_id: str, kwargs: Mapping[str, Any], render: bool = False) -> gymnasium.Env:
+    """One environment; in a spawned process too, where ALE games must be registered again."""
+    if env_id.startswith(ATARI_PREFIX):
+        import_games()
+    options = {**kwargs, "render_mode": "rgb_array"} if render else dict(kwargs)
+    try:
+        # the checker's wrapper would look at each step; we check shapes and dtypes ourselves
+        return gymnasium.make(env_id, disable_env_checker=True, **options)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(f"env.id = {env_id!r}: {install_line(str(error))}") from None
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env.id = {env_id!r}: needs {error.name!r}: pip install {error.name}") from None
+    except (TypeError, gymnasium.error.Error) as error:
+        raise ConfigError(f"env.kwargs = {dict(kwargs)!r}: {env_id} refuses it: {error}") from None
+
+
+def install_line(message: str) -> str:
+    """What to install, from Gymnasium's message about a missing library."""
+    if "box2d" in message.lower():
+        return 'Box2D is not installed: pip install "podium-rl[box2d]"'
+    if "opencv" in message.lower():
+        return 'OpenCV is not installed: pip install "podium-rl[atari]"'
+    return " ".join(message.split())

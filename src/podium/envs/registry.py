@@ -1,0 +1,331 @@
+"""From `env.id` to environments: which library steps it, what it looks like, and how B of them are made.
+
+`CartPole-v1` is Gymnasium's id, and EnvPool steps it where it can; `gymnax:CartPole-v1` says which library;
+`my_module:make_env` is a user's own. Libraries are imported only when an id needs them.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import numpy as np
+
+from podium.core.config import EnvConfig
+from podium.core.errors import ConfigError
+from podium.core.imports import is_python_path, load_path, suggest
+from podium.core.specs import EnvSpec
+from podium.envs.interface import HostEnv, JaxEnv
+from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse
+
+LIBRARIES = {
+    "gymnasium": "podium.envs.gymnasium_ids",
+    "envpool": "podium.envs.envpool",
+    "gymnax": "podium.envs.gymnax",
+    "podium": "podium.envs.toy",
+}
+"""Library -> the module that lists its ids."""
+
+MakeHost = Callable[..., HostEnv]
+
+
+@dataclass(frozen=True)
+class ResolvedEnv:
+    """An environment that is known to exist: `resolved.make_host(seeds=[1, 2, 3], render=False)`."""
+
+    library: str
+    kind: Literal["host", "jax"]
+    spec: EnvSpec
+    make_host: MakeHost
+    jax_env: JaxEnv | None
+    note: str
+
+
+def resolve(config: EnvConfig, mode: str = "auto", factory: Callable[..., Any] | None = None) -> ResolvedEnv:
+    """Find the environment that a configuration names; `factory` stands in for a Python path.
+
+    env = resolve(EnvConfig("CartPole-v1")).make_host(seeds=range(16))
+    """
+    wrappers = parse_wrappers(config.wrappers)
+    library, _, name = config.id.partition(":")
+    if factory is not None:
+        found = resolve_factory(config, wrappers, factory)
+    elif library in LIBRARIES:
+        found = resolve_named(config, wrappers, library, name)
+    elif is_python_path(config.id):
+        found = resolve_factory(config, wrappers, load_path(config.id, "env.id"))
+    else:
+        found = resolve_plain(config, wrappers)
+    if mode == "fused" and found.jax_env is None:
+        jax_twin = f"gymnax:{name or library}"
+        hint = f"; {jax_twin} is one" if (jax_twin, "gymnax") in list_envs() else ""
+        raise ConfigError(f"topology.mode = 'fused': {config.id} is no JAX environment{hint}; inline steps it")
+    return found
+
+
+def list_envs(pattern: str = "") -> list[tuple[str, str]]:
+    """What is installed, as (id to type, library), by part of a name or a pattern such as `Half*`."""
+    found = []
+    for library in LIBRARIES:
+        if not installed(library):
+            continue
+        prefix = "" if library == "gymnasium" else f"{library}:"
+        ids = importlib.import_module(LIBRARIES[library]).list_ids()
+        found += [(prefix + env_id, library) for env_id in sorted(ids)]
+    wanted = pattern.lower() if any(sign in pattern for sign in "*?[") else f"*{pattern.lower()}*"
+    return [(env_id, library) for env_id, library in found if fnmatch(env_id.lower(), wanted)]
+
+
+def installed(library: str) -> bool:
+    """Whether a library of `LIBRARIES` is there."""
+    return library == "podium" or find_spec(library) is not None
+
+
+def resolve_plain(config: EnvConfig, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
+    """A Gymnasium id, which EnvPool steps where it has it and nothing asks for Gymnasium."""
+    from podium.envs import gymnasium_ids
+
+    if not gymnasium_ids.has_id(config.id):
+        raise unknown(config.id, config.id)
+    plan = plan_envpool(config, wrappers) if config.processes == 0 else None
+    if plan is None:
+        return resolve_gymnasium(config, wrappers, config.id)
+    return resolve_envpool(config, plan, partial(make_gymnasium_host, config, wrappers, config.id))
+
+
+def resolve_named(config: EnvConfig, wrappers: Sequence[Wrapper], library: str, name: str) -> ResolvedEnv:
+    """An id with its library in front."""
+    if not installed(library):
+        raise ConfigError(f'env.id = {config.id!r}: {library} is not installed: pip install "podium-rl[{library}]"')
+    module = importlib.import_module(LIBRARIES[library])
+    if library == "gymnasium":
+        if not module.has_id(name):
+            raise unknown(config.id, name)
+        return resolve_gymnasium(config, wrappers, name)
+    if name not in module.list_ids():
+        raise unknown(config.id, name)
+    forbid_processes(config)
+    if library == "envpool":
+        return resolve_envpool(config, translate(config.id, name, config.kwargs, wrappers), None)
+    env = module.make_env(name, config.kwargs)
+    return resolve_jax(library, name, env, wrappers)
+
+
+def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Callable[..., Any]) -> ResolvedEnv:
+    """A user's own constructor of a gymnasium.Env or a JaxEnv, or, if it takes `seeds`, of a HostEnv."""
+    if not callable(factory):
+        raise ConfigError(f"env.id = {config.id!r}: must be a function that makes an environment")
+    parameters = inspect.signature(factory).parameters
+    if "seeds" in parameters:
+        return resolve_own_host(config, wrappers, factory)
+    env = factory(**config.kwargs)
+    if isinstance(env, JaxEnv):
+        forbid_processes(config)
+        return resolve_jax("python", config.id, env, wrappers)
+    import gymnasium
+
+    if not isinstance(env, gymnasium.Env):
+        kind = type(env).__name__
+        right = "a gymnasium.Env, a JaxEnv, or with an argument `seeds` a HostEnv"
+        raise ConfigError(f"env.id = {config.id!r}: must make {right}, not {kind}")
+    env.close()
+    draws = "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def make(render: bool) -> gymnasium.Env:
+        return factory(**config.kwargs, render_mode="rgb_array") if render and draws else factory(**config.kwargs)
+
+    return resolve_gymnasium_maker("python", config, wrappers, make, f"{config.id} is your own")
+
+
+def resolve_own_host(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Callable[..., HostEnv]) -> ResolvedEnv:
+    """A user's own batched environment. It resets itself, so only frames can be stacked around it."""
+    forbid_processes(config)
+    for wrapper in wrappers:
+        if wrapper.name != "frame_stack":
+            raise refuse(wrapper, "a HostEnv of your own steps whole batches; only frame_stack goes around it")
+
+    def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
+        env = factory(seeds=seeds, **config.kwargs)
+        if not isinstance(env, HostEnv):
+            kind = type(env).__name__
+            raise ConfigError(f"env.id = {config.id!r}: takes seeds, so it must make a HostEnv, not {kind}")
+        return stack_frames(env, [wrapper.count for wrapper in wrappers])
+
+    probe = make_host([0])
+    spec = probe.spec
+    probe.close()
+    return ResolvedEnv("python", "host", spec, make_host, None, f"{config.id} steps its own batches")
+
+
+def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
+    """A JAX environment with its wrappers, which also runs on the host."""
+    from podium.envs import jax_wrappers
+
+    for wrapper in wrappers:
+        if wrapper.name == "atari":
+            raise refuse(wrapper, "works on ALE games, such as ALE/Pong-v5")
+        env = getattr(jax_wrappers, wrapper.name)(env, wrapper.count) if wrapper.count else wrapper.function(env)
+        if not isinstance(env, JaxEnv):
+            raise refuse(wrapper, f"must return a JaxEnv for {name}, not {type(env).__name__}")
+
+    def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
+        from podium.envs.host_from_jax import HostFromJax
+
+        return HostFromJax(env, seeds)
+
+    by = {"podium": "a JAX environment of Podium", "python": "a JAX environment of your own"}
+    note = f"{name} is {by.get(library) or f'a JAX environment of {library} {version(library)}'}"
+    return ResolvedEnv(library, "jax", env.spec, make_host, env, note)
+
+
+def resolve_gymnasium(config: EnvConfig, wrappers: Sequence[Wrapper], name: str) -> ResolvedEnv:
+    """A Gymnasium id, stepped by Gymnasium."""
+    note = f"Gymnasium steps {name} (gymnasium {version('gymnasium')})"
+    return resolve_gymnasium_maker("gymnasium", config, wrappers, gymnasium_maker(config, wrappers, name), note)
+
+
+def gymnasium_maker(config: EnvConfig, wrappers: Sequence[Wrapper], name: str) -> Callable[[bool], Any]:
+    """A function of `render` that makes one environment of this id."""
+    from podium.envs import gymnasium_ids
+
+    # the atari wrapper skips frames by itself, with a maximum over two of them
+    skips = name.startswith(gymnasium_ids.ATARI_PREFIX) and any(wrapper.name == "atari" for wrapper in wrappers)
+    extra = {"frameskip": 1} if skips else {}
+    return partial(gymnasium_ids.make, name, {**extra, **config.kwargs})
+
+
+def make_gymnasium_host(
+    config: EnvConfig, wrappers: Sequence[Wrapper], name: str, seeds: Sequence[int], render: bool = False
+) -> HostEnv:
+    """Gymnasium in place of EnvPool, where a picture is wanted."""
+    return resolve_gymnasium(config, wrappers, name).make_host(seeds, render)
+
+
+def resolve_gymnasium_maker(
+    library: str, config: EnvConfig, wrappers: Sequence[Wrapper], make: Callable[[bool], Any], note: str
+) -> ResolvedEnv:
+    """Environments from a constructor, in this process or in `env.processes` others."""
+    from podium.envs.gymnasium_wrappers import wrapping
+    from podium.envs.rows import probe
+
+    wrap = wrapping(wrappers)
+    spec = probe(partial(make, False), wrap)
+
+    def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
+        if config.processes:
+            from podium.envs.processes import ProcessesEnv
+
+            return ProcessesEnv(partial(make, render), list(seeds), config.processes, wrap, spec)
+        from podium.envs.gymnasium import GymnasiumEnv
+
+        return GymnasiumEnv(partial(make, render), list(seeds), wrap, spec)
+
+    where = f", in {config.processes} processes" if config.processes else ""
+    return ResolvedEnv(library, "host", spec, make_host, None, note + where)
+
+
+@dataclass(frozen=True)
+class EnvPoolPlan:
+    """An id and its wrappers in EnvPool's own terms."""
+
+    name: str
+    options: Mapping[str, Any]
+    repeat: int = 1
+    stacks: tuple[int, ...] = ()
+
+
+def plan_envpool(config: EnvConfig, wrappers: Sequence[Wrapper]) -> EnvPoolPlan | None:
+    """How EnvPool would step a Gymnasium id, or None where Gymnasium has to."""
+    if not installed("envpool"):
+        return None
+    from podium.envs import envpool, gymnasium_ids
+
+    name, kwargs = config.id, dict(config.kwargs)
+    if name.startswith(gymnasium_ids.ATARI_PREFIX) and wrappers and wrappers[0].name == "atari":
+        name = name.removeprefix(gymnasium_ids.ATARI_PREFIX)
+        kwargs = {"repeat_action_probability": 0.25, **kwargs}  # Gymnasium's default for the v5 games
+    if name not in envpool.list_ids():
+        return None
+    try:
+        plan = translate(config.id, name, kwargs, wrappers)
+        envpool.make_spec(plan.name, plan.options)
+    except ConfigError:
+        return None
+    return plan
+
+
+def translate(env_id: str, name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper]) -> EnvPoolPlan:
+    """Wrappers as EnvPool's options, as far as they can be."""
+    from podium.envs import envpool
+
+    options, repeat, stacks = dict(kwargs), 1, []
+    for wrapper in wrappers:
+        match wrapper:
+            case Wrapper("atari"):
+                if not envpool.is_atari(name) or repeat > 1 or stacks:
+                    raise refuse(wrapper, "comes first, and works on Atari games, such as envpool:Pong-v5")
+                options = {**envpool.ATARI_OPTIONS, **options}
+            case Wrapper("time_limit", count):
+                most = options.get("max_episode_steps") or envpool.known_options(name).get("max_episode_steps")
+                limit = count * repeat
+                options["max_episode_steps"] = min(most, limit) if most else limit
+            case Wrapper("action_repeat", count) if not stacks:
+                repeat *= count
+            case Wrapper("frame_stack", count):
+                stacks.append(count)
+            case _:
+                raise refuse(wrapper, f"EnvPool cannot do it here; gymnasium:{env_id.partition(':')[2]} may")
+    return EnvPoolPlan(name, options, repeat, tuple(stacks))
+
+
+def resolve_envpool(config: EnvConfig, plan: EnvPoolPlan, make_drawing: MakeHost | None) -> ResolvedEnv:
+    """An id that EnvPool steps; `make_drawing` makes the environments that draw pictures."""
+    from podium.envs.envpool import EnvPoolEnv, make_spec
+
+    def make_host(seeds: Sequence[int] | np.ndarray, render: bool = False) -> HostEnv:
+        if render and make_drawing is not None:
+            return make_drawing(seeds, render=True)
+        env = EnvPoolEnv(plan.name, seeds, config.threads, plan.options, render, plan.repeat)
+        return stack_frames(env, plan.stacks)
+
+    spec = make_spec(plan.name, plan.options)
+    for count in plan.stacks:
+        spec = stacked(spec, count)
+    note = f"EnvPool steps {plan.name} (envpool {version('envpool')})"
+    return ResolvedEnv("envpool", "host", spec, make_host, None, note)
+
+
+def stacked(spec: EnvSpec, count: int) -> EnvSpec:
+    """The spec with `count` frames in each observation."""
+    from podium.envs.wrappers import stack_spec
+
+    return EnvSpec(stack_spec(spec.observation, count), spec.action, spec.masked, spec.agents)
+
+
+def stack_frames(env: HostEnv, counts: Sequence[int]) -> HostEnv:
+    """Stacks of frames around a batch, in order."""
+    for count in counts:
+        env = FrameStack(env, count)
+    return env
+
+
+def forbid_processes(config: EnvConfig) -> None:
+    """Only Gymnasium environments are stepped in processes of their own."""
+    if config.processes:
+        raise ConfigError(f"env.processes = {config.processes}: {config.id} is no Gymnasium environment; must be 0")
+
+
+def unknown(env_id: str, name: str) -> ConfigError:
+    """The error for an id that its library does not have, with the nearest ones of all libraries."""
+    ids = [known for known, _ in list_envs()]
+    same = [known for known in ids if known.rpartition(":")[2].rpartition("/")[2].lower() == name.lower()]
+    same.sort(
+        key=lambda known: known.partition(":")[0] != env_id.partition(":")[0]
+    )  # the library asked for comes first
+    near = f"; did you mean {' or '.join(map(repr, same[:3]))}?" if same else suggest(env_id, ids)
+    return ConfigError(f"env.id = {env_id!r}: there is no such environment{near or '; `podium envs` lists them'}")

@@ -1,0 +1,179 @@
+"""B Gymnasium environments stepped one after another into preallocated arrays, with autoreset.
+
+The part that the in-process adapter and the worker processes share.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from podium.core.errors import ConfigError, EnvError, PodiumError
+from podium.core.specs import EnvSpec
+from podium.envs.interface import TimeStep
+from podium.envs.spaces import action_decoder, action_spec, observation_spec, observation_writer
+
+MakeEnv = Callable[[], gymnasium.Env]
+WrapEnv = Callable[[gymnasium.Env], gymnasium.Env]
+
+
+class Tally(gymnasium.Wrapper):
+    """Sums the task's own rewards, inside of every wrapper that would clip or split them."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.episode_return = 0.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episode_return = 0.0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.episode_return += float(result[1])
+        return result
+
+
+def probe(make: MakeEnv, wrap: WrapEnv | None = None) -> EnvSpec:
+    """The spec of one environment: made, reset once, closed."""
+    env = make() if wrap is None else wrap(make())
+    try:
+        _, info = env.reset(seed=0)
+        return EnvSpec(
+            observation=observation_spec(env.observation_space),
+            action=action_spec(env.action_space),
+            masked="action_mask" in info,
+        )
+    finally:
+        env.close()
+
+
+class Rows:
+    """B environments, each with its own seed, index and running episode.
+
+    rows = Rows(lambda: gymnasium.make("CartPole-v1"), seeds=[1, 2], spec=spec)
+    rows.reset(out)
+    rows.step(actions, out)      # next-step autoreset
+    """
+
+    def __init__(
+        self, make: MakeEnv, seeds: Sequence[int], spec: EnvSpec, wrap: WrapEnv | None = None, first_index: int = 0
+    ) -> None:
+        self.spec = spec
+        self._seeds = [int(seed) for seed in seeds]
+        self._first_index = first_index
+        self._seeded = False
+        self._envs: list[gymnasium.Env] = []
+        self._tallies: list[Tally] = []
+        for row in range(len(seeds)):
+            try:
+                tally = Tally(make())
+                self._tallies.append(tally)
+                self._envs.append(tally if wrap is None else wrap(tally))
+            except Exception as error:
+                raise self._blame(row, "its constructor", error) from error
+        self._check_spec()
+        self._write = observation_writer(self._envs[0].observation_space)
+        self._decode = action_decoder(self._envs[0].action_space)
+        self._ended = [False] * len(seeds)
+        self._lengths = [0] * len(seeds)
+        self._over = [True] * len(seeds)
+
+    def _check_spec(self) -> None:
+        for row, env in enumerate(self._envs):
+            found = observation_spec(env.observation_space), action_spec(env.action_space)
+            if found != (self.spec.observation, self.spec.action):
+                wanted = self.spec.observation, self.spec.action
+                raise EnvError(f"{self._name(row)}: its spaces {found} are not those of the first one, {wanted}")
+
+    def reset(self, out: TimeStep) -> None:
+        """Start every episode anew; the first time with each environment's own seed."""
+        row = 0
+        try:
+            for row in range(len(self._envs)):
+                self._over[row] = True
+                self._reset_row(row, out, None if self._seeded else self._seeds[row])
+        except Exception as error:
+            raise self._blame(row, "reset", error) from error
+        self._seeded = True
+
+    def step(self, actions: np.ndarray, out: TimeStep) -> None:
+        """One step of every environment, or its reset where the step before ended an episode."""
+        row, ended = 0, False
+        try:
+            for row, ended in enumerate(self._ended):
+                if ended:
+                    self._reset_row(row, out, None)
+                else:
+                    self._step_row(row, actions[row], out)
+        except Exception as error:
+            raise self._blame(row, "reset" if ended else "step", error) from error
+
+    def render(self) -> np.ndarray:
+        """A picture of the first environment."""
+        try:
+            picture = self._envs[0].render()
+        except Exception as error:
+            raise self._blame(0, "render", error) from error
+        if not isinstance(picture, np.ndarray):
+            raise EnvError(f'{self._name(0)}: render gave no picture; it must be made with render_mode="rgb_array"')
+        return picture
+
+    def close(self) -> None:
+        """Close every environment; twice is harmless."""
+        while self._envs:
+            self._envs.pop().close()
+
+    def _reset_row(self, row: int, out: TimeStep, seed: int | None) -> None:
+        observation, info = self._envs[row].reset(seed=seed)
+        if self._over[row]:  # else a life was lost, and the task's own episode goes on
+            self._lengths[row] = 0
+        self._ended[row] = False
+        self._fill(row, out, observation, info, 0.0, False, False)
+
+    def _step_row(self, row: int, action: Any, out: TimeStep) -> None:
+        result = self._envs[row].step(self._decode(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise EnvError("step must return (observation, reward, terminated, truncated, info)")
+        observation, reward, terminated, truncated, info = result
+        self._lengths[row] += 1
+        self._ended[row] = bool(terminated or truncated)
+        self._over[row] = self._ended[row] and info.get("episode_over", True)
+        # an end that is both is terminated: nothing follows it, whatever the clock says
+        self._fill(row, out, observation, info, float(reward), bool(terminated), bool(truncated and not terminated))
+
+    def _fill(
+        self, row: int, out: TimeStep, observation: Any, info: dict, reward: float, terminated: bool, truncated: bool
+    ) -> None:
+        self._write(observation, out.obs, row)
+        out.reward[row] = reward
+        out.terminated[row] = terminated
+        out.truncated[row] = truncated
+        out.episode_return[row] = self._tallies[row].episode_return
+        out.episode_length[row] = self._lengths[row]
+        out.episode_over[row] = (terminated or truncated) and self._over[row]
+        if out.mask is not None:
+            out.mask[row] = self._legal(info)
+
+    def _legal(self, info: dict) -> np.ndarray:
+        if "action_mask" not in info:
+            raise EnvError('info has no "action_mask", which its first reset had')
+        mask = info["action_mask"]
+        mask = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple | list) else np.ravel(mask)
+        if mask.shape != (self.spec.mask_size,):
+            raise EnvError(f'info["action_mask"] has {mask.size} entries, its action space needs {self.spec.mask_size}')
+        return mask
+
+    def _name(self, row: int) -> str:
+        return f"environment {self._first_index + row} (seed {self._seeds[row]})"
+
+    def _blame(self, row: int, place: str, error: Exception) -> PodiumError:
+        """Whatever a user's environment raises, as an EnvError that says which one and where."""
+        if isinstance(error, ConfigError):
+            return error
+        if isinstance(error, EnvError):
+            return EnvError(f"{self._name(row)} in {place}: {error}")
+        own = "".join(traceback.format_exception(error))
+        return EnvError(f"{self._name(row)} raised in {place}:\n{own}")

@@ -1,0 +1,47 @@
+"""Plays episodes with a trained policy, and films them."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from podium.core.types import Tree
+from podium.launch.plan import Plan
+from podium.launch.policy import Policy
+from podium.ops.keys import run_key
+from podium.runs.directory import RunDirectory
+from podium.runs.video import write_video
+from podium.workers.evaluator import Evaluation, evaluate
+
+EVALUATION_SEED = 1_000_003
+"""Added to a run's seed, so that evaluation plays other episodes than training did."""
+
+
+def evaluate_params(plan: Plan, params: Tree, episodes: int, seed: int) -> Evaluation:
+    """Greedy episodes, each in an environment of its own."""
+    env = plan.env.make_host(_seeds(seed, episodes))
+    try:
+        return evaluate(plan.algorithm, params, env, run_key(seed))
+    finally:
+        env.close()
+
+
+def evaluate_policy(policy: Policy, episodes: int, seed: int) -> Evaluation:
+    """The same for a loaded policy."""
+    return evaluate_params(policy.plan, policy.params, episodes, seed)
+
+
+def film(policy: Policy, directory: RunDirectory, seed: int) -> Path:
+    """One greedy episode as an mp4 in the run's videos."""
+    frames: list[np.ndarray] = []
+    env = policy.plan.env.make_host(_seeds(seed, 1), render=True)
+    try:
+        evaluate(policy.plan.algorithm, jax.device_get(policy.params), env, run_key(seed), on_frame=frames.append)
+    finally:
+        env.close()
+    directory.videos.mkdir(exist_ok=True)
+    return write_video(directory.videos / f"update-{policy.update:08d}.mp4", frames)
+
+
+def _seeds(seed: int, count: int) -> np.ndarray:
+    return np.random.SeedSequence(seed).generate_state(count) >> 1

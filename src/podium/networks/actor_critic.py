@@ -1,0 +1,120 @@
+"""The built-in actor-critic: encoders for vectors and images, an optional recurrent core, two heads.
+
+Vectors without memory get two separate networks, as is usual for PPO on control tasks; images and
+recurrent cores are shared by policy and value.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from podium.core.config import NetworkConfig
+from podium.core.specs import Array, EnvSpec
+from podium.core.types import Tree
+from podium.networks.network import Network, zeros_like_spec
+from podium.networks.recurrent import CORES
+
+ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "elu": nn.elu}
+
+
+def orthogonal_dense(features: int, scale: float, name: str | None = None) -> nn.Dense:
+    """A layer with orthogonal weights and zero bias."""
+    return nn.Dense(features, kernel_init=nn.initializers.orthogonal(scale), name=name)
+
+
+class NatureCNN(nn.Module):
+    """Three convolutions and a dense layer (Mnih et al., 2015) over [N, H, W, C] pixels in 0..1.
+
+    Pictures too small for its strides (under 36 pixels) get two 3x3 layers instead.
+    """
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        large = min(x.shape[-3:-1]) >= 36
+        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 1))
+        for features, kernel, stride in layers:
+            init = nn.initializers.orthogonal(2**0.5)
+            padding = "VALID" if large else "SAME"
+            x = nn.relu(nn.Conv(features, (kernel, kernel), (stride, stride), padding, kernel_init=init)(x))
+        x = x.reshape(*x.shape[:-3], -1)
+        return nn.relu(orthogonal_dense(512, 2**0.5)(x))
+
+
+class Encoder(nn.Module):
+    """An observation tree [T, B, ...] to features [T, B, n]: images by convolution, all else flattened."""
+
+    @nn.compact
+    def __call__(self, obs: Tree) -> jax.Array:
+        leaves = jax.tree.leaves(obs)
+        features = []
+        for leaf in leaves:
+            if leaf.dtype == jnp.uint8 and leaf.ndim == 5:
+                pixels = leaf.reshape(-1, *leaf.shape[2:]).astype(jnp.float32) / 255
+                features.append(NatureCNN()(pixels).reshape(*leaf.shape[:2], -1))
+            else:
+                features.append(leaf.reshape(*leaf.shape[:2], -1).astype(jnp.float32))
+        return jnp.concatenate(features, axis=-1) if len(features) > 1 else features[0]
+
+
+class MLP(nn.Module):
+    """Hidden layers, each followed by the activation."""
+
+    hidden: Sequence[int]
+    activation: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for width in self.hidden:
+            x = ACTIVATIONS[self.activation](orthogonal_dense(width, 2**0.5)(x))
+        return x
+
+
+class ActorCritic(nn.Module):
+    """Policy outputs and value of observations [T, B, ...]."""
+
+    config: NetworkConfig
+    num_outputs: int
+    shared: bool
+
+    @nn.compact
+    def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
+        features = Encoder(name="encoder")(obs)
+        if self.shared:
+            hidden = MLP(self.config.hidden, self.config.activation, name="torso")(features)
+            if self.config.memory != "none":
+                core = CORES[self.config.memory](self.config.memory_size, name="core")
+                memory, hidden = core(memory, hidden, first)
+            policy = value = hidden
+        else:
+            policy = MLP(self.config.hidden, self.config.activation, name="policy")(features)
+            value = MLP(self.config.hidden, self.config.activation, name="value")(features)
+        outputs = orthogonal_dense(self.num_outputs, 0.01, "policy_head")(policy)
+        value = orthogonal_dense(1, 1.0, "value_head")(value)
+        return outputs, value[..., 0], memory
+
+
+def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
+    """The built-in network for this configuration and spec."""
+    has_image = any(part.is_image for part in _arrays(spec.observation))
+    module = ActorCritic(config, num_outputs, shared=has_image or config.memory != "none")
+
+    def memory(batch: int) -> Tree:
+        return CORES[config.memory].start(config.memory_size, batch) if config.memory != "none" else ()
+
+    def init(key: jax.Array) -> Tree:
+        obs = zeros_like_spec(spec.observation, (1, 1))
+        return module.init(key, memory(1), obs, jnp.ones((1, 1), bool))["params"]
+
+    def apply(params: Tree, memory: Tree, obs: Tree, first: jax.Array) -> Any:
+        return module.apply({"params": params}, memory, obs, first)
+
+    return Network(init, memory, apply)
+
+
+def _arrays(observation: Tree) -> list[Array]:
+    if isinstance(observation, Array):
+        return [observation]
+    return [array for part in observation.values() for array in _arrays(part)]

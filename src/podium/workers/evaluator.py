@@ -1,0 +1,76 @@
+"""Plays episodes with frozen parameters: greedy by default, normalisation not updated."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podium.algorithms.algorithm import Algorithm
+from podium.core.errors import EnvError
+from podium.core.types import ActInput, Tree
+from podium.envs.interface import HostEnv
+from podium.ops.keys import row_keys
+
+MAX_STEPS = 200_000
+"""An episode that has not ended by then never will."""
+
+
+class Evaluation(NamedTuple):
+    """Returns of the episodes played, their mean and its standard error."""
+
+    mean: float
+    stderr: float
+    returns: list[float]
+    lengths: list[int]
+
+
+def evaluate(
+    algorithm: Algorithm,
+    params: Tree,
+    env: HostEnv,
+    key: jax.Array,
+    greedy: bool = True,
+    on_frame: Callable[[np.ndarray], None] | None = None,
+) -> Evaluation:
+    """One episode of each of the environments, so that short episodes do not count more often.
+
+    `on_frame` is given a picture of environment 0 at each of its steps.
+    """
+    env_ids = jnp.arange(env.num_envs)
+    act = jax.jit(
+        lambda params, memory, obs, first, mask, step: algorithm.act(
+            params, memory, ActInput(obs, first, mask, row_keys(key, env_ids, step), jnp.ones(env.num_envs)), greedy
+        )
+    )
+    memory, now = algorithm.memory(params, env.num_envs), env.reset()
+    first, playing = np.ones(env.num_envs, bool), np.ones(env.num_envs, bool)
+    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, int)
+    for step in range(MAX_STEPS):
+        if on_frame is not None and playing[0]:
+            on_frame(env.render())
+        action, _, memory = act(params, memory, now.obs, first, now.mask, step)
+        now = env.step(np.asarray(action))
+        first = np.zeros(env.num_envs, bool)
+        ended = playing & now.episode_over
+        returns[ended], lengths[ended] = now.episode_return[ended], now.episode_length[ended]
+        playing &= ~ended
+        if not playing.any():
+            return _summarize(returns, lengths)
+    raise EnvError(f"evaluation: an episode has not ended after {MAX_STEPS:,} steps; give env.wrappers a time_limit")
+
+
+def _summarize(returns: np.ndarray, lengths: np.ndarray) -> Evaluation:
+    n = len(returns)
+    stderr = float(np.std(returns, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    return Evaluation(float(np.mean(returns)), stderr, returns.tolist(), lengths.tolist())
+
+
+def single_act(algorithm: Algorithm) -> Callable[..., Any]:
+    """`act` for a policy that is asked from outside, jitted: (params, memory, obs, first, mask, key, greedy)."""
+
+    def act(params: Tree, memory: Tree, obs: Tree, first: Any, mask: Any, key: Any, greedy: bool) -> Any:
+        return algorithm.act(params, memory, ActInput(obs, first, mask, key, jnp.ones(first.shape)), greedy)
+
+    return jax.jit(act, static_argnames="greedy")

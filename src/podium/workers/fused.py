@@ -1,0 +1,141 @@
+"""Actor and learner in one XLA program: for environments that are JAX functions.
+
+A dispatch runs several iterations of collect-then-update without leaving the device. Rows may be
+sharded over devices: the algorithm then reduces gradients and statistics over the axis.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from podium.algorithms.algorithm import Algorithm
+from podium.core.config import Experiment
+from podium.core.types import Tree
+from podium.envs.jax_wrappers import BatchedJaxEnv
+from podium.ops.keys import run_key
+from podium.workers import rollout
+
+AXIS = "rows"
+STEPS_PER_DISPATCH = 16_384
+
+
+class FusedState(NamedTuple):
+    """All that a checkpoint holds: with it, a run goes on bit for bit."""
+
+    train: Tree
+    rows: rollout.Rows
+    update: jax.Array
+
+
+class Dispatched(NamedTuple):
+    """What a dispatch reports, one row an iteration. `ran` is False beyond the step budget."""
+
+    ran: jax.Array
+    valid: jax.Array  # env steps of the iteration
+    metrics: dict[str, jax.Array]
+    episodes: rollout.Episodes
+
+
+def iterations_per_dispatch(experiment: Experiment) -> int:
+    """From the configuration, never from timing: so two runs of one experiment dispatch alike."""
+    return experiment.topology.dispatch or max(1, STEPS_PER_DISPATCH // experiment.steps_per_update)
+
+
+class Fused:
+    """The program of one experiment.
+
+    fused = Fused(algorithm, env, experiment, devices)
+    state = fused.init()
+    state, dispatched = fused.dispatch(state, budget)
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, env: BatchedJaxEnv, experiment: Experiment, devices: Sequence[Any]
+    ) -> None:
+        self._algorithm = algorithm
+        self._env = env
+        self._experiment = experiment
+        self._devices = devices
+        self._key = run_key(experiment.seed)
+        self.dispatch: Callable[[FusedState, int], tuple[FusedState, Dispatched]] = self._compile()
+
+    def init(self) -> FusedState:
+        """The state before the first iteration."""
+
+        def build(key: jax.Array) -> FusedState:
+            init_key, env_key, _ = jax.random.split(key, 3)
+            train = self._algorithm.init(init_key, self._env.spec, self._experiment.algorithm.hyper())
+            params = self._algorithm.params(train)
+            rows = rollout.start(self._algorithm, self._env, params, env_key, self._experiment.env.num_envs)
+            return FusedState(train, rows, jnp.zeros((), jnp.int32))
+
+        return jax.jit(build)(self._key)
+
+    def warm_up(self, state: FusedState) -> None:
+        """Compile, with a budget of nothing: the state is only copied."""
+        jax.block_until_ready(self.dispatch(jax.tree.map(jnp.copy, state), 0))
+
+    @staticmethod
+    def rows_of(dispatched: Dispatched) -> Iterator[tuple[int, dict[str, float], list[tuple[float, int]]]]:
+        """Steps, metrics and finished episodes of each iteration that ran."""
+        dispatched = jax.device_get(dispatched)
+        for i in np.flatnonzero(dispatched.ran):
+            over = dispatched.episodes.over[i]
+            returns, lengths = dispatched.episodes.returns[i][over], dispatched.episodes.lengths[i][over]
+            metrics = {name: float(values[i]) for name, values in dispatched.metrics.items()}
+            yield int(dispatched.valid[i]), metrics, list(zip(returns.tolist(), lengths.tolist(), strict=True))
+
+    def _compile(self) -> Callable:
+        sharded = len(self._devices) > 1
+        iterations = iterations_per_dispatch(self._experiment)
+        axis = AXIS if sharded else None
+
+        def dispatch(state: FusedState, key: jax.Array, budget: jax.Array) -> tuple[FusedState, Dispatched]:
+            def iteration(carry: tuple, _: None) -> tuple:
+                return jax.lax.cond(carry[1] > 0, lambda c: self._iterate(c, key, axis), self._skip(key, axis), carry)
+
+            (state, _), dispatched = jax.lax.scan(iteration, (state, budget), length=iterations)
+            return state, dispatched
+
+        if sharded:
+            mesh = Mesh(np.array(self._devices), (AXIS,))
+            rows: Any = PartitionSpec(AXIS)
+            same: Any = PartitionSpec()
+            episodes: Any = PartitionSpec(None, None, AXIS)
+            state_spec = FusedState(same, rows, same)
+            out_spec = Dispatched(same, same, same, episodes)
+            # Gradients are reduced by hand, as the algorithm's contract says: no tracking of what varies.
+            dispatch = jax.shard_map(
+                dispatch,
+                mesh=mesh,
+                in_specs=(state_spec, same, same),
+                out_specs=(state_spec, out_spec),
+                check_vma=False,
+            )
+        compiled = jax.jit(dispatch, donate_argnums=0)
+        return lambda state, budget: compiled(state, self._key, np.int32(min(budget, 2**31 - 1)))
+
+    def _iterate(self, carry: tuple, key: jax.Array, axis: str | None) -> tuple:
+        """Collect a fragment, update, and take its valid steps off the budget."""
+        state, budget = carry
+        _, _, key = jax.random.split(key, 3)
+        act_key, learn_key = jax.random.split(key)
+        algorithm, params = self._algorithm, self._algorithm.params(state.train)
+        rows, fragment, episodes = rollout.collect(algorithm, self._env, params, state.rows, act_key, state.update)
+        learn_key = jax.random.fold_in(learn_key, state.update)
+        train, metrics, _ = algorithm.update(state.train, fragment, learn_key, axis)
+        valid = jnp.sum(fragment.valid, dtype=jnp.int32)
+        valid = valid if axis is None else jax.lax.psum(valid, axis)
+        after = FusedState(train, rows, state.update + 1)
+        return (after, budget - valid), Dispatched(jnp.ones((), bool), valid, metrics, episodes)
+
+    def _skip(self, key: jax.Array, axis: str | None) -> Callable:
+        def skip(carry: tuple) -> tuple:
+            _, shapes = jax.eval_shape(lambda c: self._iterate(c, key, axis), carry)
+            return carry, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+        return skip

@@ -1,0 +1,104 @@
+"""One fragment of a JAX environment, collected inside XLA."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podium.algorithms.algorithm import Algorithm
+from podium.core.types import ActInput, Fragment, Tree
+from podium.envs.jax_wrappers import BatchedJaxEnv
+from podium.ops.keys import row_keys
+
+
+class Rows(NamedTuple):
+    """Where B environments stand between two steps."""
+
+    env: Tree
+    obs: Tree
+    mask: jax.Array | None
+    first: jax.Array  # obs starts an episode
+    over: jax.Array  # obs ended one: the next step is a reset row
+    memory: Tree
+    discounted: jax.Array
+    env_id: jax.Array  # global, so that noise does not depend on the device a row is on
+
+
+class Episodes(NamedTuple):
+    """Which steps ended an episode, and its return and length."""
+
+    over: Any  # bool[T, B]
+    returns: Any
+    lengths: Any
+
+
+def start(algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, key: jax.Array, num_envs: int) -> Rows:
+    """Rows at the first observation of their first episode."""
+    env_id = jnp.arange(num_envs)
+    state, step = env.reset(row_keys(key, env_id, 0))
+    return Rows(
+        env=state,
+        obs=step.obs,
+        mask=step.mask,
+        first=jnp.ones(num_envs, bool),
+        over=jnp.zeros(num_envs, bool),
+        memory=algorithm.memory(params, num_envs),
+        discounted=jnp.zeros(num_envs),
+        env_id=env_id,
+    )
+
+
+def collect(
+    algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, rows: Rows, key: jax.Array, update: jax.Array
+) -> tuple[Rows, Fragment, Episodes]:
+    """T steps of every row with one version of the parameters."""
+    length, discount = algorithm.experience.length, algorithm.experience.discount
+    # All keys of the fragment at once: threefry in the scan would cost more than the policy.
+    steps = 1 + update * length + jnp.arange(length)
+    act_key, env_key = jax.random.split(key)
+    act_keys = jax.vmap(lambda step: row_keys(act_key, rows.env_id, step))(steps)
+    env_keys = jax.vmap(lambda step: row_keys(env_key, rows.env_id, step))(steps)
+    exploration = jnp.ones(rows.first.shape)
+
+    def advance(rows: Rows, keys: tuple[jax.Array, jax.Array]) -> tuple[Rows, tuple]:
+        act_key, env_key = keys
+        inputs = ActInput(rows.obs, rows.first, rows.mask, act_key, exploration)
+        action, extras, memory = algorithm.act(params, rows.memory, inputs, False)
+        state, step = env.step(rows.env, action, env_key)
+        discounted = step.reward + discount * jnp.where(rows.first, 0.0, rows.discounted)
+        after = Rows(
+            env=state,
+            obs=step.obs,
+            mask=step.mask,
+            first=rows.over,
+            over=step.terminated | step.truncated,
+            memory=memory,
+            discounted=discounted,
+            env_id=rows.env_id,
+        )
+        seen = (rows.obs, rows.first, rows.mask, action, extras, step.reward, discounted)
+        ended = (step.terminated, step.truncated, ~rows.over)
+        return after, (seen, ended, Episodes(step.episode_over, step.episode_return, step.episode_length))
+
+    after, (seen, ended, episodes) = jax.lax.scan(advance, rows, (act_keys, env_keys))
+    obs, first, mask, action, extras, reward, discounted = seen
+    terminated, truncated, valid = ended
+
+    def with_last(xs: Tree, last: Tree) -> Tree:
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), xs, last)
+
+    fragment = Fragment(
+        obs=with_last(obs, after.obs),
+        first=with_last(first, after.first),
+        mask=with_last(mask, after.mask),
+        action=action,
+        extras=extras,
+        reward=reward,
+        discounted=discounted,
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        version=jnp.full(valid.shape, update, jnp.int32),
+        memory=rows.memory,
+    )
+    return after, fragment, episodes

@@ -1,0 +1,44 @@
+"""Presets are found by algorithm and environment, and each makes a valid experiment."""
+
+import pytest
+
+from podium.core.presets import find_preset, list_presets
+from podium.core.settings import resolve
+
+TASKS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3"]
+ROBOTS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"]
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_every_preset_resolves_and_its_minibatches_fit_the_fragment(name: str) -> None:
+    algorithm, env = name.split("/")
+    found = resolve(algorithm, env)
+    assert found.preset == name
+    settings = found.experiment.algorithm
+    assert found.experiment.steps_per_update % getattr(settings, "minibatch_size", 1) == 0
+
+
+@pytest.mark.parametrize("env", TASKS + ROBOTS)
+def test_ppo_has_a_preset_for(env: str) -> None:
+    assert f"ppo/{env}" in list_presets()
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("HalfCheetah-v5", "ppo/HalfCheetah-v5"),
+        ("HalfCheetah-v4", "ppo/HalfCheetah-v5"),
+        ("envpool:HalfCheetah-v4", "ppo/HalfCheetah-v5"),
+        ("gymnax:CartPole-v1", "ppo/CartPole-v1"),
+        ("LunarLander-v2", "ppo/LunarLander-v3"),
+        ("my_module:Hopper", None),
+        ("CartPoleSwingUp-v1", None),
+    ],
+)
+def test_library_and_version_do_not_matter_but_the_task_does(env: str, name: str | None) -> None:
+    found = find_preset("ppo", env)
+    assert (found and found[0]) == name
+
+
+def test_an_algorithm_of_ones_own_has_no_preset() -> None:
+    assert find_preset("my_module:ppo", "CartPole-v1") is None

@@ -1,0 +1,215 @@
+"""From names to environments, and what is said about names that are wrong."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from envs.counting import Counting, make_counting
+from podium.core.config import EnvConfig
+from podium.core.errors import ConfigError
+from podium.core.specs import Array
+from podium.envs.envpool import EnvPoolEnv
+from podium.envs.gymnasium import GymnasiumEnv
+from podium.envs.processes import ProcessesEnv
+from podium.envs.registry import list_envs, resolve
+from podium.envs.testing import check_host_env, copy_step
+from podium.envs.wrappers import FrameStack
+
+
+def test_envpool_steps_a_gymnasium_id_that_it_has() -> None:
+    found = resolve(EnvConfig("CartPole-v1"))
+    assert (found.library, found.kind, found.jax_env) == ("envpool", "host", None)
+    assert found.note.startswith("EnvPool steps CartPole-v1 (envpool ")
+    env = found.make_host([1, 2])
+    assert isinstance(env, EnvPoolEnv)
+    assert env.spec == found.spec
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EnvConfig("gymnasium:CartPole-v1"),
+        EnvConfig("CartPole-v1", kwargs={"sutton_barto_reward": True}),
+        EnvConfig("CartPole-v1", wrappers=("envs.counting:Doubled",)),
+        EnvConfig("CliffWalking-v1", kwargs={"is_slippery": True}),
+    ],
+    ids=["forced", "kwargs", "wrapper", "unknown option"],
+)
+def test_gymnasium_steps_what_asks_for_it(config: EnvConfig) -> None:
+    found = resolve(config)
+    assert found.library == "gymnasium"
+    assert isinstance(found.make_host([1]), GymnasiumEnv)
+
+
+def test_processes_ask_for_gymnasium() -> None:
+    found = resolve(EnvConfig("CartPole-v1", processes=1))
+    env = found.make_host([1, 2])
+    assert isinstance(env, ProcessesEnv)
+    assert found.note.endswith(", in 1 processes")
+    env.close()
+
+
+def test_rendering_asks_for_gymnasium() -> None:
+    env = resolve(EnvConfig("CartPole-v1")).make_host([1], render=True)
+    env.reset()
+    assert isinstance(env, GymnasiumEnv)
+    assert env.render().shape == (400, 600, 3)
+    env.close()
+
+
+def test_specs_agree_between_libraries() -> None:
+    for name in ("HalfCheetah-v5", "Hopper-v5", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1"):
+        assert resolve(EnvConfig(f"gymnasium:{name}")).spec == resolve(EnvConfig(f"envpool:{name}")).spec
+
+
+@pytest.mark.parametrize("name", ["gymnax:CartPole-v1", "podium:Catch-v0", "envs.counting:make_counting_jax"])
+def test_jax_environments_also_run_on_the_host(name: str) -> None:
+    found = resolve(EnvConfig(name), mode="fused")
+    assert found.kind == "jax"
+    assert found.jax_env is not None
+    check_host_env(found.make_host, steps=20)
+
+
+def test_a_python_path_makes_a_gymnasium_env_or_a_host_env() -> None:
+    own = resolve(EnvConfig("envs.counting:make_counting", kwargs={"end": 2}))
+    assert own.library == "python"
+    for found in (own, resolve(EnvConfig("envs.counting:make_counting_host", kwargs={"end": 2}))):
+        env = found.make_host([1, 2])
+        env.reset()
+        assert [env.step(np.zeros(2, int)).terminated.all() for _ in range(2)] == [False, True]
+
+
+def test_a_callable_stands_in_for_the_path() -> None:
+    found = resolve(EnvConfig("counting"), factory=lambda: Counting(end=2))
+    assert found.spec.observation == Array((1,))
+    assert resolve(EnvConfig("counting"), factory=make_counting).make_host([1], render=True).reset().obs == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "obs", "rewards"),
+    [
+        (EnvConfig("envs.counting:make_counting", wrappers=("frame_stack(2)",)), [2, 3], [1, 2, 3]),
+        (EnvConfig("envs.counting:make_counting", wrappers=("action_repeat(2)",)), [0], [3, 3, 0]),
+        (EnvConfig("envs.counting:make_counting", wrappers=("time_limit(2)",)), [0], [1, 2, 0]),
+        (EnvConfig("envs.counting:make_counting", wrappers=("envs.counting:Doubled",)), [3], [2, 4, 6]),
+        (EnvConfig("envs.counting:make_counting_jax", wrappers=("envs.counting:double_jax",)), [3], [2, 4, 6]),
+        (EnvConfig("envs.counting:make_counting_host", wrappers=("frame_stack(2)",)), [2, 3], [1, 2, 3]),
+    ],
+)
+def test_wrappers_by_name(config: EnvConfig, obs: list, rewards: list) -> None:
+    found = resolve(config)
+    env = found.make_host([1])
+    assert env.spec == found.spec
+    env.reset()
+    steps = [copy_step(env.step(np.zeros(1, int))) for _ in range(3)]
+    assert [step.reward[0] for step in steps] == rewards
+    assert steps[-1].obs.tolist() == [obs]
+    check_host_env(found.make_host, steps=20, clips_rewards=True)
+
+
+def test_the_return_is_counted_before_a_wrapper_changes_rewards() -> None:
+    env = resolve(EnvConfig("envs.counting:make_counting", wrappers=("envs.counting:Doubled",))).make_host([1])
+    env.reset()
+    assert [env.step(np.zeros(1, int)).episode_return[0] for _ in range(3)] == [1, 3, 6]
+
+
+def test_wrappers_in_envpool_terms() -> None:
+    config = EnvConfig("Pendulum-v1", wrappers=("action_repeat(2)", "time_limit(10)", "frame_stack(3)"))
+    found = resolve(config)
+    assert (found.library, found.spec.observation) == ("envpool", Array((9,)))
+    env = found.make_host([1, 2])
+    assert isinstance(env, FrameStack)
+    env.reset()
+    steps = [env.step(np.zeros((2, 1))) for _ in range(11)]
+    assert [bool(step.truncated.all()) for step in steps] == [False] * 9 + [True, False]
+    check_host_env(found.make_host, steps=30)
+
+
+def test_atari_is_the_same_task_in_both_libraries() -> None:
+    config = EnvConfig("ALE/Breakout-v5", wrappers=("atari",))
+    found = resolve(config)
+    own = resolve(EnvConfig("gymnasium:ALE/Breakout-v5", wrappers=("atari",)))
+    assert (found.library, own.library) == ("envpool", "gymnasium")
+    assert found.spec == own.spec
+    assert found.spec.observation == Array((84, 84, 4), "uint8")
+    check_host_env(own.make_host, steps=80, clips_rewards=True)
+    env = own.make_host([1])
+    env.reset()
+    ends, random = [], np.random.default_rng(0)
+    while not (ends and ends[-1]):
+        step = env.step(random.integers(0, 4, 1))
+        if step.terminated[0]:
+            ends.append(bool(step.episode_over[0]))
+    assert ends == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (EnvConfig("CartPol-v1"), "env.id = 'CartPol-v1': there is no such environment; did you mean 'CartPole-v1'"),
+        (EnvConfig("Pong-v5"), "did you mean 'ALE/Pong-v5' or 'envpool:Pong-v5'"),
+        (EnvConfig("gymnax:Cartpole-v1"), "did you mean .*'gymnax:CartPole-v1'"),
+        (EnvConfig("podium:Catsh-v0"), "did you mean 'podium:Catch-v0'"),
+        (EnvConfig("no_such_module:make"), "there is no module 'no_such_module'"),
+        (EnvConfig("envs.counting:make_nothing"), "must make a gymnasium.Env, a JaxEnv.*not int"),
+        (EnvConfig("CartPole-v1", kwargs={"colour": 1}), "env.kwargs = {'colour': 1}: CartPole-v1 refuses it"),
+        (EnvConfig("CartPole-v1", wrappers=("frame_stak(4)",)), "did you mean 'frame_stack'"),
+        (EnvConfig("CartPole-v1", wrappers=("atari",)), "works on ALE games"),
+        (EnvConfig("envpool:CartPole-v1", wrappers=("envs.counting:Doubled",)), "gymnasium:CartPole-v1 may"),
+        (EnvConfig("envs.counting:make_counting_host", wrappers=("time_limit(3)",)), "only frame_stack"),
+        (EnvConfig("gymnax:CartPole-v1", processes=2), "env.processes = 2"),
+    ],
+)
+def test_wrong_input_is_one_line_that_says_what_is_right(config: EnvConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_fused_needs_a_jax_environment() -> None:
+    with pytest.raises(ConfigError, match=r"topology.mode = 'fused': CartPole-v1 .*gymnax:CartPole-v1 is one"):
+        resolve(EnvConfig("CartPole-v1"), mode="fused")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "line"),
+    [
+        ("envpool", "envpool:CartPole-v1", r'pip install "podium-rl\[envpool\]"'),
+        ("gymnax", "gymnax:CartPole-v1", r'pip install "podium-rl\[gymnax\]"'),
+        ("ale_py", "ALE/Pong-v5", r'pip install "podium-rl\[atari\]"'),
+        ("Box2D", "gymnasium:LunarLander-v3", r'pip install "podium-rl\[box2d\]"'),
+    ],
+)
+def test_a_missing_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str, line: str
+) -> None:
+    for loaded in [known for known in sys.modules if known.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=line):
+        resolve(EnvConfig(name))
+
+
+def test_without_envpool_gymnasium_steps_a_plain_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    assert resolve(EnvConfig("CartPole-v1")).library == "gymnasium"
+
+
+def test_list_by_part_of_a_name_or_pattern() -> None:
+    found = list_envs("cartpole-v1")
+    assert ("CartPole-v1", "gymnasium") in found
+    assert ("envpool:CartPole-v1", "envpool") in found
+    assert ("gymnax:CartPole-v1", "gymnax") in found
+    assert ("podium:Catch-v0", "podium") in list_envs("podium:*")
+    assert list_envs("no such thing") == []
+
+
+def test_a_gymnasium_environment_imports_neither_jax_nor_gymnax() -> None:
+    code = (
+        "import sys; from podium.core.config import EnvConfig; from podium.envs.registry import resolve\n"
+        "resolve(EnvConfig('gymnasium:CartPole-v1')).make_host([1]).reset()\n"
+        "sys.exit(bool({'jax', 'gymnax', 'envpool'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

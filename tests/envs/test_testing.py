@@ -1,0 +1,58 @@
+"""The conformance suite finds the promises that an environment breaks."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from envs.counting import Counting
+from podium.envs.gymnasium import GymnasiumEnv
+from podium.envs.interface import TimeStep
+from podium.envs.testing import BrokenPromiseError, check_host_env
+
+
+class Bent(GymnasiumEnv):
+    """Counting, with each step changed by a function."""
+
+    def __init__(self, seeds: list[int], bend: Callable[[TimeStep], TimeStep]) -> None:
+        super().__init__(lambda: Counting(end=3), seeds)
+        self.bend = bend
+
+    def recv(self) -> TimeStep:
+        return self.bend(super().recv())
+
+
+@pytest.mark.parametrize(
+    ("bend", "promise"),
+    [
+        (lambda s: s._replace(reward=s.reward.astype(float)), r"reward is float32\[3\], not float64"),
+        (lambda s: s._replace(obs=s.obs[:, 0]), r"obs is float32\[3, 1\], not float32\[3\]"),
+        (lambda s: s._replace(obs=s.obs * np.nan), "obs is finite"),
+        (lambda s: s._replace(truncated=s.terminated), "terminated or truncated, not both"),
+        (lambda s: s._replace(reward=s.reward + 1), "a reset row has reward 0|adds up the rewards"),
+        (lambda s: s._replace(episode_over=~s.episode_over), "episode_over comes with an end"),
+        (lambda s: s._replace(episode_length=s.episode_length * 0), "episode_length counts steps"),
+        (lambda s: s._replace(episode_return=s.episode_return * 2), "episode_return adds up the rewards"),
+        (lambda s: s._replace(mask=np.ones((3, 2), bool)), "a mask if and only if spec.masked"),
+    ],
+)
+def test_a_broken_promise_is_named(bend: Callable[[TimeStep], TimeStep], promise: str) -> None:
+    with pytest.raises(BrokenPromiseError, match=promise):
+        check_host_env(lambda seeds: Bent(seeds, bend), steps=8)
+
+
+def test_randomness_that_no_seed_controls_is_found() -> None:
+    random = np.random.default_rng()
+    noise = lambda s: s._replace(obs=s.obs + random.random(s.obs.shape, np.float32))  # noqa: E731
+    with pytest.raises(BrokenPromiseError, match="the same seeds and actions give the same steps"):
+        check_host_env(lambda seeds: Bent(seeds, noise), steps=8)
+
+
+def test_arrays_that_change_too_early_are_found() -> None:
+    class Single(GymnasiumEnv):
+        def __init__(self, seeds: list[int]) -> None:
+            super().__init__(lambda: Counting(end=3), seeds)
+            self._steps = [self._steps[0]] * 2
+
+    with pytest.raises(BrokenPromiseError, match="untouched by the next send"):
+        check_host_env(Single, steps=8)

@@ -1,0 +1,45 @@
+"""The doctor tells sick from healthy. `podium doctor` itself runs it with the real `podium.train`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from podium.core.errors import TrainingError
+from podium.launch.doctor import examine_devices, examine_extra, examine_shared_memory, examine_training
+
+
+def test_devices_are_named() -> None:
+    name, ok, detail = examine_devices()
+    assert (name, ok) == ("devices", True)
+    assert "cpu" in detail
+
+
+def test_an_installed_extra_has_its_version_and_a_missing_one_its_command() -> None:
+    assert examine_extra("wire", ("no-such-package", "numpy")).detail.startswith("numpy 2")
+    missing = examine_extra("wandb", ("no-such-package",))
+    assert missing == ("wandb", True, "not installed (optional): pip install 'podium-rl[wandb]'")
+
+
+def test_shared_memory_is_written_privately_and_left_clean(tmp_path: Path) -> None:
+    finding = examine_shared_memory(tmp_path)
+    assert finding.ok
+    assert finding.detail.endswith("files private (600)")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_system_without_shared_memory_is_not_sick(tmp_path: Path) -> None:
+    assert examine_shared_memory(tmp_path / "none").ok
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_shared_memory_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert not examine_shared_memory(tmp_path).ok
+
+
+def test_a_failing_run_is_a_fault_with_its_message() -> None:
+    def train(*_: object, **__: object) -> None:
+        raise TrainingError("loss is nan")
+
+    assert examine_training(train) == ("training", False, "loss is nan")

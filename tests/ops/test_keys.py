@@ -1,0 +1,46 @@
+"""Row keys: a row's noise is its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podium.core.errors import ConfigError
+from podium.ops.keys import row_keys, run_key
+
+
+def data(keys):
+    return np.asarray(jax.random.key_data(keys))
+
+
+def test_a_rows_key_does_not_depend_on_its_batch():
+    key = run_key(3)
+    batch = data(row_keys(key, jnp.arange(16), 7))
+    shuffled = data(jax.jit(row_keys)(key, jnp.array([5, 0, 11]), 7))
+    np.testing.assert_array_equal(shuffled, batch[[5, 0, 11]])
+    np.testing.assert_array_equal(data(row_keys(key, jnp.array([9]), 7)), batch[9:10])
+
+
+def test_a_rows_key_folds_the_env_id_then_the_step():
+    key = run_key(0)
+    expected = jax.random.fold_in(jax.random.fold_in(key, 4), 9)
+    np.testing.assert_array_equal(data(row_keys(key, jnp.array([4]), 9))[0], data(expected))
+
+
+def test_rows_may_be_at_different_steps():
+    key = run_key(0)
+    mixed = data(row_keys(key, jnp.array([0, 1]), jnp.array([5, 6])))
+    np.testing.assert_array_equal(mixed[0], data(row_keys(key, jnp.array([0]), 5))[0])
+    np.testing.assert_array_equal(mixed[1], data(row_keys(key, jnp.array([1]), 6))[0])
+
+
+def test_keys_differ_between_rows_steps_and_seeds():
+    ids = jnp.arange(32)
+    keys = [data(row_keys(run_key(seed), ids, step)) for seed in range(3) for step in range(8)]
+    assert len(np.unique(np.concatenate(keys), axis=0)) == 32 * 8 * 3
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_would_repeat_another_is_refused(seed):
+    with pytest.raises(ConfigError, match=rf"seed = {seed}: must be from 0 to 4294967295"):
+        run_key(seed)
