@@ -1,14 +1,13 @@
 """A virtual environment for each peer: what one library pins must not decide what another one may use.
 
     python = ensure("sb3")    # .venvs/sb3/bin/python, made on the first call (minutes), found on the next (no time)
-    subprocess.run([python, "benchmarks/peers/sb3.py", "--workload", "halfcheetah", "--seconds", "25"], check=True)
+    subprocess.run([python, script("sb3"), "--workload", "halfcheetah", "--seconds", "25"], check=True)
 
 The pins of a peer are `benchmarks/peers/PEER.txt`. Also a command: `python benchmarks/venvs.py sb3 rejax`.
 """
 
 import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +31,11 @@ class InstallError(PodiumError):
 def peers() -> list[str]:
     """Names that `ensure` takes: `["rejax", "rllib", "sample_factory", "sb3"]`."""
     return sorted(path.stem for path in PINS.glob("*.txt"))
+
+
+def script(peer: str) -> Path:
+    """What the peer's Python runs; were it `PEER.py`, `import rejax` would find the script instead of the library."""
+    return PINS / f"{peer}_ppo.py"
 
 
 def ensure(peer: str) -> Path:
@@ -71,14 +75,13 @@ def _in_order(pins: str) -> Iterator[list[str]]:
 def _alone(peer: str) -> Iterator[None]:
     """Refuse a second installer of the same environment; the kernel frees the lock if the first one is killed."""
     VENVS.mkdir(exist_ok=True)
-    descriptor = os.open(VENVS / f"{peer}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (VENVS / f"{peer}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"{peer}: another process is making its environment; start again when it is done"
+            raise InstallError(message) from None
         yield
-    except BlockingIOError:
-        raise InstallError(f"{peer}: another process is making its environment; start again when it is done") from None
-    finally:
-        os.close(descriptor)
 
 
 def _run(peer: str, command: list[str]) -> None:

@@ -38,7 +38,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Netw
         return module.init(key, zeros_like_spec(spec.observation, (1, 1)))["params"]
 
     def apply(params: Any, memory: Any, obs: Any, first: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
-        outputs, value = module.apply({"params": params}, jnp.asarray(obs, jnp.float32))  # obs [T, B, n]
-        return outputs, value, memory
+        both: Any = module.apply({"params": params}, jnp.asarray(obs, jnp.float32))  # obs [T, B, n]
+        return *both, memory
 
     return Network(init, memory=lambda batch: (), apply=apply)

@@ -5,9 +5,10 @@ import sys
 import gymnasium
 
 import podium
+from podium.launch.policy import Policy
 
 
-def play(policy: "podium.Policy", env: gymnasium.Env, seed: int) -> float:
+def play(policy: Policy, env: gymnasium.Env, seed: int) -> float:
     """One episode with the trained policy; returns its return."""
     total, ended = 0.0, False
     obs, _ = env.reset(seed=seed)

@@ -12,7 +12,8 @@ import optax
 
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.core.config import AlgorithmConfig, Experiment
-from podium.core.specs import EnvSpec
+from podium.core.errors import ConfigError
+from podium.core.specs import Box, EnvSpec
 from podium.core.types import ActInput, Fragment
 from podium.networks import network as networks
 from podium.ops import distributions
@@ -42,7 +43,9 @@ class TrainState(NamedTuple):
 
 
 def algorithm(config: ReinforceConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
-    """REINFORCE for one environment spec with discrete actions."""
+    """REINFORCE for one environment spec."""
+    if isinstance(spec.action, Box):
+        raise ConfigError(f"env.id = {experiment.env.id!r}: this REINFORCE has discrete actions only")
     network = networks.make(experiment.network, spec, distributions.num_outputs(spec.action))
     adam = optax.scale_by_adam()
 

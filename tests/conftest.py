@@ -10,5 +10,5 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache / "podium" / "jax-tests"))
-# jax keeps only what took a second to compile; a suite is made of many programs that took a tenth.
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# By default jax keeps only what took a second to compile, but a suite is made of many small programs.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

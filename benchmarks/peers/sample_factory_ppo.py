@@ -20,17 +20,37 @@ from sample_factory.utils.utils import log
 from window import Window, parse, report
 
 # Sample Factory itself gives the learner, the policy worker and the env workers one torch thread each.
-SETTINGS = """
-    --algo=APPO --device=cpu --seed=0 --serial_mode=False --async_rl=True --batched_sampling=False --env_frameskip=1
-    --num_workers=2 --num_envs_per_worker=8 --worker_num_splits=2 --policy_workers_per_policy=1
-    --rollout=128 --batch_size=256 --num_batches_per_epoch=8 --num_epochs=10
-    --gamma=0.99 --gae_lambda=0.95 --learning_rate=3e-4 --lr_schedule=constant --ppo_clip_ratio=0.2
-    --value_loss_coeff=0.5 --exploration_loss_coeff=0.0 --kl_loss_coeff=0.0 --max_grad_norm=0.5 --with_vtrace=False
-    --use_rnn=False --recurrence=1 --encoder_mlp_layers 64 64 --nonlinearity=tanh
-    --actor_critic_share_weights=False --adaptive_stddev=False --policy_initialization=torch_default
-    --normalize_input=False --normalize_returns=False --value_bootstrap=True
-    --save_every_sec=3600 --save_best_every_sec=3600 --with_wandb=False --log_to_file=False
-""".split()
+SETTINGS = {
+    "env": "HalfCheetah-v4",
+    "env_frameskip": 1,
+    "device": "cpu",
+    "seed": 0,
+    "async_rl": True,
+    "num_workers": 2,
+    "num_envs_per_worker": 8,
+    "rollout": 128,
+    "batch_size": 256,
+    "num_batches_per_epoch": 8,
+    "num_epochs": 10,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "learning_rate": 3e-4,
+    "ppo_clip_ratio": 0.2,
+    "value_loss_coeff": 0.5,
+    "exploration_loss_coeff": 0.0,
+    "max_grad_norm": 0.5,
+    "use_rnn": False,
+    "nonlinearity": "tanh",
+    "actor_critic_share_weights": False,
+    "adaptive_stddev": False,
+    "normalize_input": False,
+    "normalize_returns": False,
+    "value_bootstrap": True,
+    "save_every_sec": 3600,
+    "save_best_every_sec": 3600,
+    "log_to_file": False,
+    "experiment": "bench",
+}
 
 
 def die_with_parent() -> None:
@@ -62,9 +82,10 @@ class Marks(AlgoObserver):
 
 def train(window: Window) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        settings = [*SETTINGS, "--env=HalfCheetah-v4", "--experiment=bench", f"--train_dir={folder}"]
-        parser, _ = parse_sf_args(settings)
-        cfg, runner = make_runner(parse_full_cfg(parser, settings))
+        arguments = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        arguments += [f"--train_dir={folder}", "--encoder_mlp_layers", "64", "64"]
+        parser, _ = parse_sf_args(arguments)
+        _, runner = make_runner(parse_full_cfg(parser, arguments))
         runner.register_observer(Marks(window))
         try:
             if runner.init() == ExperimentStatus.SUCCESS:

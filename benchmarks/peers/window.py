@@ -53,8 +53,8 @@ class Window:
 
 
 def parse(workloads: list[str]) -> argparse.Namespace:
-    """`--workload` (one of these) and `--seconds` (length of the window); SIGTERM becomes Ctrl-C, so that it cleans up."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """`--workload` (one of these) and `--seconds`, the window's length; SIGTERM cleans up as Ctrl-C does."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=workloads, default=workloads[0])
     parser.add_argument("--seconds", type=float, default=25.0, help="length of the measured window")
@@ -80,6 +80,11 @@ def report(peer: str, version: str, workload: str, window: Window, note: str) ->
     }
     sys.stderr.flush()
     print(json.dumps(line), flush=True)
+
+
+def end_on_sigterm() -> None:
+    """Make SIGTERM a Ctrl-C, so that `finally` runs; to be called again after a library has set its own handler."""
+    signal.signal(signal.SIGTERM, _interrupt)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

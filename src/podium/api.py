@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from podium.core import settings
 from podium.core.config import Experiment
+from podium.core.errors import ConfigError
 from podium.runs.directory import RunDirectory, find_run
 from podium.runs.summary import read_summary
 
@@ -78,9 +79,17 @@ def train(
     plan = _plan(algorithm, env, total_steps, seed, preset, config, set)
     from podium.launch import session
 
-    directory = session.create(plan, Path(root), name, overwrite)
     source = None if init_from is None else _find(init_from, root)
-    session.train(plan, directory, init_from=source, track=track, on_report=on_report, progress=progress)
+    directory = session.train(
+        plan,
+        Path(root),
+        name=name,
+        overwrite=overwrite,
+        init_from=source,
+        track=track,
+        on_report=on_report,
+        progress=progress,
+    )
     return Run(directory.path, env if callable(env) else None)
 
 
@@ -117,8 +126,7 @@ def resume(
     progress: bool = True,
 ) -> Run:
     """Go on with a run from its newest checkpoint that can be read; `total_steps` moves its limit."""
-    directory = _find(run, root)
-    factory = run.env_factory if isinstance(run, Run) else None
+    directory, factory = _find(run, root), _factory(run)
     experiment = settings.read_experiment(directory.experiment_toml)
     if total_steps is not None:
         experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
@@ -133,8 +141,7 @@ def load(run: str | Path | Run = "latest", *, root: str | Path = "runs", best: b
     """The policy of a run, to predict with: its newest checkpoint, or its best one."""
     from podium.launch.policy import load_policy
 
-    factory = run.env_factory if isinstance(run, Run) else None
-    return load_policy(_find(run, root), factory, best)
+    return load_policy(_find(run, root), _factory(run), best)
 
 
 def evaluate(
@@ -149,9 +156,10 @@ def evaluate(
     """Play greedy episodes with frozen normalisation; `video` films the first one."""
     from podium.launch.evaluation import evaluate_policy, film
 
-    policy = load(run, root=root, best=best)
+    directory = _find(run, root)
+    policy = load(Run(directory.path, _factory(run)), best=best)
     played = evaluate_policy(policy, episodes, seed)
-    path = film(policy, _find(run, root), seed) if video else None
+    path = film(policy, directory, seed) if video else None
     return Evaluation(played.mean, played.stderr, len(played.returns), played.returns, path)
 
 
@@ -165,7 +173,11 @@ def _plan(
     overrides: Overrides,
 ) -> "Plan":
     if isinstance(algorithm, Experiment):
+        if config is not None or overrides:
+            raise ConfigError("config and set go with an algorithm's name: an Experiment is complete, so change it")
         experiment = algorithm if seed is None else replace(algorithm, seed=seed)
+        if env is not None:
+            experiment = replace(experiment, env=replace(experiment.env, id=_env_id(env)))
         if total_steps is not None:
             experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
         resolved = settings.Resolved(experiment, (), None, {})
@@ -189,6 +201,10 @@ def _env_id(env: str | Callable | None) -> str | None:
     if env is None or isinstance(env, str):
         return env
     return f"{env.__module__}:{getattr(env, '__name__', type(env).__name__)}"
+
+
+def _factory(run: str | Path | Run) -> Callable | None:
+    return run.env_factory if isinstance(run, Run) else None
 
 
 def _find(run: str | Path | Run, root: str | Path) -> RunDirectory:

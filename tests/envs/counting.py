@@ -37,15 +37,19 @@ class Counting(gymnasium.Env):
 
 
 class Broken(Counting):
-    """Breaks in one of several ways at its second step."""
+    """Breaks in one of several ways at its second step, if its seed is 7."""
 
     def __init__(self, how: str = "raise") -> None:
         super().__init__()
-        self.how = how
+        self.how, self.seed = how, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seed = seed or self.seed
+        return super().reset(seed=seed)
 
     def step(self, action: Any) -> Any:
         observation, *rest = super().step(action)
-        if self.count == 2:
+        if self.count == 2 and self.seed == 7:
             if self.how == "raise":
                 raise ZeroDivisionError("the wheel came off")
             if self.how == "die":

@@ -1,9 +1,12 @@
 """Random minibatches whose contents do not depend on how many devices the rows are spread over."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+
+from podium.core.types import Tree
 
 MAX_BLOCKS = 8
 
@@ -28,7 +31,24 @@ def shuffle(key: jax.Array, num_items: int, num_minibatches: int, blocks: int, a
     first_block = 0 if axis is None else jax.lax.axis_index(axis) * blocks
     per_block = num_items // blocks
     keys = jax.vmap(lambda block: jax.random.fold_in(key, block))(first_block + jnp.arange(blocks))
-    # One sort of 32 random bits: jax.random.permutation sorts several times to exclude ties, and costs thrice.
     bits = jax.vmap(lambda k: jax.random.bits(k, (per_block,)))(keys)
-    order = jnp.argsort(bits, axis=-1) + per_block * jnp.arange(blocks)[:, None]
+    # Random high bits with the item's number below them, sorted as plain integers: on the CPU a fifth of
+    # argsort's time, and a twelfth of jax.random.permutation's. Equal high bits keep their order, which is rare.
+    mask = jnp.uint32((1 << (per_block - 1).bit_length()) - 1)
+    order = jnp.sort((bits & ~mask) | jnp.arange(per_block, dtype=jnp.uint32), axis=-1) & mask
+    order = order.astype(jnp.int32) + per_block * jnp.arange(blocks)[:, None]
     return order.reshape(blocks, num_minibatches, -1).swapaxes(0, 1).reshape(num_minibatches, -1)
+
+
+def sum_over_chunks(function: Callable[[Tree], Tree], rows: Tree, chunk: int = 4096) -> Tree:
+    """The sum of `function` over pieces of rows [T, b, ...], cut along b: for sums that parts add up to.
+
+    On the CPU only: there, a piece's activations stay in the cache, where those of 65,536 rows do not.
+    """
+    length, items = jax.tree.leaves(rows)[0].shape[:2]
+    chunks = math.gcd(items, max(1, length * items // chunk))
+    if chunks == 1 or jax.default_backend() != "cpu":
+        return function(rows)
+    pieces = jax.tree.map(lambda x: x.reshape(x.shape[0], chunks, -1, *x.shape[2:]).swapaxes(0, 1), rows)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(function, rows))
+    return jax.lax.scan(lambda total, piece: (jax.tree.map(jnp.add, total, function(piece)), None), zeros, pieces)[0]

@@ -91,12 +91,9 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         obs = jax.tree.map(lambda x: x[None], normalize(params, inputs.obs))
         outputs, _, memory = network.apply(params.network, memory, obs, inputs.first[None])
         policy = distribution(params, outputs[0], inputs.mask)
-        if greedy:
-            action = policy.mode()
-            log_prob = policy.log_prob(action)
-        else:
-            action, log_prob = policy.sample_with_log_prob(inputs.key)
-        return action, {"log_prob": log_prob}, memory
+        action = policy.mode() if greedy else policy.sample(inputs.key)
+        # Of the action as the learner will see it: a squashed one on its bound has lost digits on both sides.
+        return action, {"log_prob": policy.log_prob(action)}, memory
 
     def prepare(state: TrainState, batch: Fragment) -> Minibatch:
         """Advantages and value targets of the whole fragment, with the parameters of the update's start."""
@@ -119,23 +116,27 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
             memory=jax.tree.map(lambda m: m[None], batch.memory),
         )
 
-    def loss(trained: Tree, state: TrainState, rows: Minibatch, axis: str | None) -> tuple[jax.Array, dict]:
-        """The loss of a minibatch [T, b] and what to report of it. Reset rows weigh nothing."""
+    def weigh(rows: Minibatch, axis: str | None) -> Minibatch:
+        """Weights that add up to 1 over the minibatch's valid rows, and advantages normalised over them."""
+        count = jnp.maximum(_psum(jnp.sum(rows.valid), axis), 1.0)
+        weight, advantage = rows.valid / count, rows.advantage
+        if config.normalize_advantages:
+            advantage = advantage - _psum(jnp.sum(advantage * weight), axis)
+            advantage = advantage / (jnp.sqrt(_psum(jnp.sum(advantage**2 * weight), axis)) + 1e-8)
+        return rows._replace(valid=weight, advantage=advantage)
+
+    def loss(trained: Tree, state: TrainState, rows: Minibatch) -> tuple[jax.Array, dict]:
+        """The loss of weighed rows [T, b] and what to report of them. Reset rows weigh nothing."""
         hyper = state.hyper
         params = state.params._replace(**trained)
         memory = jax.tree.map(lambda m: m[0], rows.memory)
         outputs, value, _ = network.apply(params.network, memory, rows.obs, rows.first)
         policy = distribution(params, outputs, rows.mask)
-        count = jnp.maximum(_psum(jnp.sum(rows.valid), axis), 1.0)
+        advantage = rows.advantage
 
         def mean(x: jax.Array) -> jax.Array:
-            """This device's part of the mean over all valid rows: the parts add up over the axis."""
-            return jnp.sum(x * rows.valid) / count
-
-        advantage = rows.advantage
-        if config.normalize_advantages:
-            advantage = advantage - _psum(mean(advantage), axis)
-            advantage = advantage / (jnp.sqrt(_psum(mean(advantage**2), axis)) + 1e-8)
+            """These rows' part of the minibatch's mean: parts add up, over chunks and over devices."""
+            return jnp.sum(x * rows.valid)
 
         log_ratio = policy.log_prob(rows.action) - rows.log_prob
         ratio = jnp.exp(log_ratio)
@@ -166,9 +167,12 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         state: TrainState, start: TrainState, rows: Minibatch, axis: str | None
     ) -> tuple[TrainState, dict]:
         trained = _trained(state.params)
-        gradient, metrics = jax.grad(loss, has_aux=True)(trained, start, rows, axis)
-        gradient, metrics = _psum((gradient, metrics), axis)
-        norm = optax.global_norm(gradient)
+        rows = weigh(rows, axis)
+        parts = _psum(
+            minibatches.sum_over_chunks(lambda part: jax.grad(loss, has_aux=True)(trained, start, part), rows), axis
+        )
+        gradient, metrics = parts
+        norm = optax.tree.norm(gradient)
         shrink = jnp.minimum(1.0, state.hyper["max_grad_norm"] / (norm + 1e-6))
         step, moments = optimizer.update(jax.tree.map(lambda g: shrink * g, gradient), state.optimizer)
         rate = learning_rate(start)

@@ -63,7 +63,7 @@ class Plot(Command):
     names: Positional[Annotated[tuple[str, ...], flag("[RUN ...]", "(default: latest)")]] = ()
     """Names or paths of runs."""
     out: Annotated[Path | None, flag("FILE")] = None
-    """Where the picture goes; left out, beside the run."""
+    """Where the picture goes; left out, curves.png here."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
     """Directory of runs."""
 

@@ -27,7 +27,10 @@ def make_env(env_id: str, kwargs: Mapping[str, Any]) -> JaxEnv:
 
     env = make_env("CartPole-v1", {"max_steps_in_episode": 200})
     """
-    env, params = gymnax.make(env_id)
+    try:
+        env, params = gymnax.make(env_id)
+    except OSError as error:  # MNISTBandit-bsuite downloads its pictures
+        raise ConfigError(f"env.id = 'gymnax:{env_id}': it needs data that cannot be fetched: {error}") from None
     params = replace_params(env_id, params, kwargs)
     encode = observation_encoder(env.observation_space(params))
 

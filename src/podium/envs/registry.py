@@ -6,13 +6,13 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,10 @@ from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
 from podium.core.specs import EnvSpec
 from podium.envs.interface import HostEnv, JaxEnv
-from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse
+from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse, stack_spec
+
+if TYPE_CHECKING:
+    from podium.envs.envpool_plan import EnvPoolPlan
 
 LIBRARIES = {
     "gymnasium": "podium.envs.gymnasium_ids",
@@ -92,7 +95,11 @@ def resolve_plain(config: EnvConfig, wrappers: Sequence[Wrapper]) -> ResolvedEnv
 
     if not gymnasium_ids.has_id(config.id):
         raise unknown(config.id, config.id)
-    plan = plan_envpool(config, wrappers) if config.processes == 0 else None
+    plan = None
+    if config.processes == 0 and installed("envpool"):
+        from podium.envs.envpool_plan import plan_gymnasium
+
+        plan = plan_gymnasium(config, wrappers)
     if plan is None:
         return resolve_gymnasium(config, wrappers, config.id)
     return resolve_envpool(config, plan, partial(make_gymnasium_host, config, wrappers, config.id))
@@ -111,7 +118,9 @@ def resolve_named(config: EnvConfig, wrappers: Sequence[Wrapper], library: str, 
         raise unknown(config.id, name)
     forbid_processes(config)
     if library == "envpool":
-        return resolve_envpool(config, translate(config.id, name, config.kwargs, wrappers), None)
+        from podium.envs.envpool_plan import translate
+
+        return resolve_envpool(config, translate(name, config.kwargs, wrappers), None)
     env = module.make_env(name, config.kwargs)
     return resolve_jax(library, name, env, wrappers)
 
@@ -120,7 +129,12 @@ def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Cal
     """A user's own constructor of a gymnasium.Env or a JaxEnv, or, if it takes `seeds`, of a HostEnv."""
     if not callable(factory):
         raise ConfigError(f"env.id = {config.id!r}: must be a function that makes an environment")
-    parameters = inspect.signature(factory).parameters
+    signature = inspect.signature(factory)
+    parameters = signature.parameters
+    try:
+        signature.bind_partial(**config.kwargs)
+    except TypeError as error:
+        raise ConfigError(f"env.kwargs = {dict(config.kwargs)!r}: {config.id} refuses it: {error}") from None
     if "seeds" in parameters:
         return resolve_own_host(config, wrappers, factory)
     env = factory(**config.kwargs)
@@ -225,65 +239,11 @@ def resolve_gymnasium_maker(
 
         return GymnasiumEnv(partial(make, render), list(seeds), wrap, spec)
 
-    where = f", in {config.processes} processes" if config.processes else ""
+    where = {0: "", 1: ", in a process of its own"}.get(config.processes, f", in {config.processes} processes")
     return ResolvedEnv(library, "host", spec, make_host, None, note + where)
 
 
-@dataclass(frozen=True)
-class EnvPoolPlan:
-    """An id and its wrappers in EnvPool's own terms."""
-
-    name: str
-    options: Mapping[str, Any]
-    repeat: int = 1
-    stacks: tuple[int, ...] = ()
-
-
-def plan_envpool(config: EnvConfig, wrappers: Sequence[Wrapper]) -> EnvPoolPlan | None:
-    """How EnvPool would step a Gymnasium id, or None where Gymnasium has to."""
-    if not installed("envpool"):
-        return None
-    from podium.envs import envpool, gymnasium_ids
-
-    name, kwargs = config.id, dict(config.kwargs)
-    if name.startswith(gymnasium_ids.ATARI_PREFIX) and wrappers and wrappers[0].name == "atari":
-        name = name.removeprefix(gymnasium_ids.ATARI_PREFIX)
-        kwargs = {"repeat_action_probability": 0.25, **kwargs}  # Gymnasium's default for the v5 games
-    if name not in envpool.list_ids():
-        return None
-    try:
-        plan = translate(config.id, name, kwargs, wrappers)
-        envpool.make_spec(plan.name, plan.options)
-    except ConfigError:
-        return None
-    return plan
-
-
-def translate(env_id: str, name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper]) -> EnvPoolPlan:
-    """Wrappers as EnvPool's options, as far as they can be."""
-    from podium.envs import envpool
-
-    options, repeat, stacks = dict(kwargs), 1, []
-    for wrapper in wrappers:
-        match wrapper:
-            case Wrapper("atari"):
-                if not envpool.is_atari(name) or repeat > 1 or stacks:
-                    raise refuse(wrapper, "comes first, and works on Atari games, such as envpool:Pong-v5")
-                options = {**envpool.ATARI_OPTIONS, **options}
-            case Wrapper("time_limit", count):
-                most = options.get("max_episode_steps") or envpool.known_options(name).get("max_episode_steps")
-                limit = count * repeat
-                options["max_episode_steps"] = min(most, limit) if most else limit
-            case Wrapper("action_repeat", count) if not stacks:
-                repeat *= count
-            case Wrapper("frame_stack", count):
-                stacks.append(count)
-            case _:
-                raise refuse(wrapper, f"EnvPool cannot do it here; gymnasium:{env_id.partition(':')[2]} may")
-    return EnvPoolPlan(name, options, repeat, tuple(stacks))
-
-
-def resolve_envpool(config: EnvConfig, plan: EnvPoolPlan, make_drawing: MakeHost | None) -> ResolvedEnv:
+def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHost | None) -> ResolvedEnv:
     """An id that EnvPool steps; `make_drawing` makes the environments that draw pictures."""
     from podium.envs.envpool import EnvPoolEnv, make_spec
 
@@ -302,8 +262,6 @@ def resolve_envpool(config: EnvConfig, plan: EnvPoolPlan, make_drawing: MakeHost
 
 def stacked(spec: EnvSpec, count: int) -> EnvSpec:
     """The spec with `count` frames in each observation."""
-    from podium.envs.wrappers import stack_spec
-
     return EnvSpec(stack_spec(spec.observation, count), spec.action, spec.masked, spec.agents)
 
 

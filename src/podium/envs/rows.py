@@ -38,16 +38,22 @@ class Tally(gymnasium.Wrapper):
 
 def probe(make: MakeEnv, wrap: WrapEnv | None = None) -> EnvSpec:
     """The spec of one environment: made, reset once, closed."""
-    env = make() if wrap is None else wrap(make())
     try:
-        _, info = env.reset(seed=0)
-        return EnvSpec(
-            observation=observation_spec(env.observation_space),
-            action=action_spec(env.action_space),
-            masked="action_mask" in info,
-        )
-    finally:
-        env.close()
+        env = make() if wrap is None else wrap(make())
+        try:
+            _, info = env.reset(seed=0)
+        finally:
+            env.close()
+    except PodiumError:
+        raise
+    except Exception as error:
+        own = "".join(traceback.format_exception(error))
+        raise EnvError(f"the environment raised when it was made and reset (seed 0):\n{own}") from error
+    return EnvSpec(
+        observation=observation_spec(env.observation_space),
+        action=action_spec(env.action_space),
+        masked="action_mask" in info,
+    )
 
 
 class Rows:

@@ -117,13 +117,13 @@ def make_memory(delay: int = 5) -> JaxEnv:
 
 
 def make_masked(length: int = 8, choices: int = 6) -> JaxEnv:
-    """At each step a random half of the actions is legal, and only the mask tells which.
+    """At each step half of the actions, in a row from a random one on, is legal; only the mask tells which.
 
     A legal action pays 1, an illegal one ends the episode with -1. Optimum: `length`, by obeying the mask.
     """
 
     def draw(key: Any) -> Any:
-        return jax.random.permutation(key, choices) < choices // 2
+        return (jnp.arange(choices) - jax.random.randint(key, (), 0, choices)) % choices < choices // 2
 
     def look(time: Any) -> Any:
         return jnp.stack([time / length]).astype(jnp.float32)

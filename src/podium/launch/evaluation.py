@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from podium.core.errors import ConfigError
 from podium.core.types import Tree
 from podium.launch.plan import Plan
 from podium.launch.policy import Policy
@@ -37,6 +38,10 @@ def film(policy: Policy, directory: RunDirectory, seed: int) -> Path:
     env = policy.plan.env.make_host(_seeds(seed, 1), render=True)
     try:
         evaluate(policy.plan.algorithm, jax.device_get(policy.params), env, run_key(seed), on_frame=frames.append)
+    except NotImplementedError:
+        raise ConfigError(
+            f"--video: {policy.plan.experiment.env.id} draws no pictures; one of Gymnasium does"
+        ) from None
     finally:
         env.close()
     directory.videos.mkdir(exist_ok=True)

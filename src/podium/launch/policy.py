@@ -13,8 +13,8 @@ from podium.core.types import Tree
 from podium.launch import training
 from podium.launch.devices import configure
 from podium.launch.plan import Plan, make_plan
+from podium.launch.restore import restore
 from podium.ops.keys import row_keys, run_key
-from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.workers.evaluator import single_act
 
@@ -38,9 +38,9 @@ class Policy:
         self, obs: Tree, memory: Tree = None, deterministic: bool = True, mask: np.ndarray | None = None
     ) -> tuple[Any, Tree]:
         """The action for an observation, and the memory to give back with the next; None starts an episode."""
-        batched = self._is_batched(obs)
-        obs = jax.tree.map(lambda x: np.asarray(x) if batched else np.asarray(x)[None], obs)
         obs = _cast(self.plan.env.spec.observation, obs)
+        batched = self._is_batched(obs)
+        obs = obs if batched else jax.tree.map(lambda x: x[None], obs)
         batch = jax.tree.leaves(obs)[0].shape[0]
         first = np.full(batch, memory is None)
         memory = self.plan.algorithm.memory(self.params, batch) if memory is None else memory
@@ -72,13 +72,12 @@ def load_policy(directory: RunDirectory, env_factory: Callable | None = None, be
     """The policy of a run's newest checkpoint, or of its best."""
     configure()
     plan = make_plan(settings.read_experiment(directory.experiment_toml), env_factory)
-    checkpoints = Checkpoints(directory.checkpoints)
     template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
-    restored = checkpoints.restore(template, update=checkpoints.best() if best else None, part="train")
+    restored = restore(directory, template, part="train", best=best)
     return Policy(plan, plan.algorithm.params(restored.tree), restored.update)
 
 
 def _cast(spec: Tree, obs: Tree) -> Tree:
     if isinstance(spec, Array):
-        return obs.astype(spec.dtype)
+        return np.asarray(obs, spec.dtype)
     return {name: _cast(part, obs[name]) for name, part in spec.items()}

@@ -1,9 +1,10 @@
 """A run from its directory's creation to its summary, fresh or resumed."""
 
+import os
 import re
-import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import jax
 
 from podium.core import toml
 from podium.core.config import Experiment
-from podium.core.errors import ConfigError
+from podium.core.errors import CheckpointError, ConfigError, EnvError
 from podium.core.types import Tree
 from podium.launch import training
 from podium.launch.devices import configure
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
 from podium.launch.plan import Plan
+from podium.launch.restore import restore
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.runs.metrics import MetricsLog, read_metrics
@@ -24,6 +26,7 @@ from podium.runs.plot import plot_run
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder
 from podium.runs.summary import Samples, Status, Summary, read_summary, write_summary
+from podium.runs.trackers import require_trackers
 
 
 def stem(experiment: Experiment) -> str:
@@ -31,30 +34,32 @@ def stem(experiment: Experiment) -> str:
     return re.sub(r"[^\w.-]+", "-", f"{experiment.algorithm.name}-{experiment.env.id}")
 
 
-def create(plan: Plan, root: Path, name: str | None, overwrite: bool) -> RunDirectory:
-    """A new run directory with its experiment.toml."""
-    directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
-    directory.experiment_toml.write_text(toml.dump(plan.experiment), encoding="utf-8")
-    return directory
-
-
 def train(
     plan: Plan,
-    directory: RunDirectory,
+    root: Path,
     *,
+    name: str | None = None,
+    overwrite: bool = False,
     init_from: RunDirectory | None = None,
     track: Sequence[str] = ("tensorboard",),
     on_report: OnReport | None = None,
     progress: bool = True,
-) -> None:
-    """Train from the start, or from another run's parameters."""
+) -> RunDirectory:
+    """Train from the start, or from another run's parameters, in a new run directory.
+
+    The directory is made last: what cannot start leaves nothing behind, and overwrites nothing.
+    """
+    require_trackers(track)
     configure()
     state = jax.jit(lambda: training.initial_state(plan))()
     notes = []
     if init_from is not None:
         state["train"] = adopt(state["train"], init_from)
         notes.append(f"started from the training state of {init_from.name}")
+    directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
+    _write_experiment(directory, plan.experiment)
     _run(plan, directory, state, Counts(notes=notes), track, on_report, progress)
+    return directory
 
 
 def resume(
@@ -68,37 +73,50 @@ def resume(
     configure()
     directory.require_writable()
     template = jax.eval_shape(lambda: training.initial_state(plan))
-    restored = Checkpoints(directory.checkpoints).restore(template)
-    for note in restored.notes:
-        print(f"warning: {note}; going on from checkpoint {restored.update}", file=sys.stderr)
+    restored = restore(directory, template)
     counts = Counts(**restored.metadata)
+    counts.notes += restored.notes
     if counts.env_steps >= plan.experiment.limits.total_steps:
         raise ConfigError(f"run {directory.name} has done its {counts.env_steps:,} steps: give more with --total-steps")
     _book_what_is_lost(counts, directory)
     if plan.mode != "fused":
-        note = f"resumed at update {counts.updates}: the environments began new episodes"
-        counts.notes.append(note)
-    directory.experiment_toml.write_text(toml.dump(plan.experiment), encoding="utf-8")
+        counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
+    _write_experiment(directory, plan.experiment)
     track = ("tensorboard",) if directory.tensorboard.exists() else ()
     _run(plan, directory, restored.tree, counts, track, on_report, progress, resumed=True)
 
 
 def adopt(train: Tree, source: RunDirectory) -> Tree:
     """Another run's training state, but with this run's hyper-parameters and its schedule from the start."""
-    adopted = Checkpoints(source.checkpoints).restore(train, part="train").tree
+    try:
+        adopted = restore(source, train, part="train").tree
+    except CheckpointError as error:
+        raise ConfigError(f"--init-from {source.name}: {error}") from None
     own = {name: getattr(train, name) for name in ("hyper", "updates") if name in getattr(train, "_fields", ())}
     return adopted._replace(**own) if own else adopted
 
 
+def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
+    """Whole or not at all, and only where it changes: its time is the run's start."""
+    text, path = toml.dump(experiment), directory.experiment_toml
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    draft = path.with_name(f".{path.name}-{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
 def _book_what_is_lost(counts: Counts, directory: RunDirectory) -> None:
-    """Steps after the checkpoint are undone; those that waited for the learner when it ended are lost."""
-    rows = read_metrics(directory.path)
-    undone = max(0, int(rows[-1]["step"]) - counts.env_steps) if rows else 0
-    ended = read_summary(directory.path)
-    lost = ended["samples"]["in_flight"] if ended and ended["updates"] == counts.updates else 0
-    counts.undone += undone
-    counts.lost += lost
-    counts.produced += undone + lost
+    """Steps after the checkpoint are undone; those that waited for the learner when it ended are lost.
+
+    The summary has the books as they were when the last process began (if it was killed) or ended.
+    """
+    summary, rows = read_summary(directory.path), read_metrics(directory.path)
+    before = Samples() if summary is None else Samples(**{k: summary["samples"][k] for k in asdict(Samples())})
+    trained = max(counts.env_steps, int(rows[-1]["step"]) if rows else 0)
+    counts.produced = before.produced + trained - before.trained
+    counts.lost = before.lost + before.in_flight
+    counts.undone = before.undone + trained - counts.env_steps
 
 
 def _run(
@@ -112,30 +130,36 @@ def _run(
     resumed: bool = False,
 ) -> None:
     experiment = plan.experiment
-    with (
-        Progress(experiment.limits.total_steps, progress) as bar,
-        Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
-        MetricsLog(directory.path, track, _plain(experiment), counts.updates if resumed else None) as log,
-    ):
-        for note in plan.notes:
-            bar.say(note)
-        bar.say(f"run {directory.path}")
-        recorder = Recorder(experiment, log, bar, checkpoints, counts, on_report)
-        try:
-            ended = training.run(plan, recorder, bar, state)
-        except BaseException as error:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            write_summary(directory.path, _summary(plan, recorder, status, recorder.samples(0, 0), None))
-            raise
+    with Progress(experiment.limits.total_steps, progress) as bar:
+        with (
+            training.interruptible(bar) as interrupt,
+            Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
+            MetricsLog(directory.path, track, _plain(experiment), counts.updates if resumed else None) as log,
+        ):
+            for note in (*plan.notes, f"run {directory.path}"):
+                bar.say(note)
+            recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report)
+            write_summary(directory.path, _summary(plan, recorder, "running"))
+            try:
+                train = training.run(plan, recorder, bar, state)
+                checkpoints.wait()
+            except BaseException as error:
+                # Environments that a signal to the whole group ended while they were starting.
+                by_user = isinstance(error, KeyboardInterrupt) or (isinstance(error, EnvError) and interrupt.is_set())
+                write_summary(directory.path, _summary(plan, recorder, "interrupted" if by_user else "failed"))
+                if by_user:
+                    raise KeyboardInterrupt from error
+                raise
         status = recorder.ended
         assert status is not None
-        checkpoints.wait()
-        score = _evaluate(plan, ended.train) if status == "done" and experiment.evaluation.episodes else None
-        write_summary(directory.path, _summary(plan, recorder, status, ended.samples, score))
-        log.flush()
-        plot_run(directory.path)
-    if status == "interrupted":
-        raise KeyboardInterrupt
+        write_summary(directory.path, _summary(plan, recorder, status))
+        if recorder.episode_return().n:
+            plot_run(directory.path)
+        if status == "interrupted":
+            raise KeyboardInterrupt
+        if status == "done" and experiment.evaluation.episodes:
+            bar.say(f"evaluating: {experiment.evaluation.episodes} greedy episode(s)")
+            write_summary(directory.path, _summary(plan, recorder, status, _evaluate(plan, train)))
 
 
 def _evaluate(plan: Plan, train: Tree) -> float:
@@ -146,7 +170,7 @@ def _evaluate(plan: Plan, train: Tree) -> float:
     ).mean
 
 
-def _summary(plan: Plan, recorder: Recorder, status: Status, samples: Samples, score: float | None) -> Summary:
+def _summary(plan: Plan, recorder: Recorder, status: Status, score: float | None = None) -> Summary:
     counts = recorder.counts
     return Summary(
         status=status,
@@ -157,7 +181,7 @@ def _summary(plan: Plan, recorder: Recorder, status: Status, samples: Samples, s
         steps_per_s=recorder.steps_per_s(),
         episode_return=recorder.episode_return(),
         eval_return=score,
-        samples=samples,
+        samples=recorder.samples(),
         staleness=recorder.staleness(),
         restarts={},
         mode=plan.mode,

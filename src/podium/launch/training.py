@@ -5,30 +5,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 import jax
 import numpy as np
 
+from podium.core.errors import EnvError
 from podium.core.types import Tree
 from podium.envs.jax_wrappers import vectorize
 from podium.launch.plan import Plan
 from podium.ops.keys import run_key
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
-from podium.runs.summary import Samples
 from podium.workers.actor import Actor
 from podium.workers.fused import Fused, FusedState
 from podium.workers.inline import Inline
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a loop ended: its final training state, and where the steps of this process went."""
-
-    train: Tree
-    samples: Samples
 
 
 def initial_state(plan: Plan) -> Tree:
@@ -42,13 +33,12 @@ def initial_state(plan: Plan) -> Tree:
     return {"train": plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())}
 
 
-def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Ended:
-    """Train from `state` until a limit, an interrupt or an error."""
-    with interruptible(recorder.interrupt, progress):
-        return (run_fused if plan.mode == "fused" else run_inline)(plan, recorder, progress, state)
+def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
+    """Train from `state` until a limit, an interrupt or an error; returns the final training state."""
+    return (run_fused if plan.mode == "fused" else run_inline)(plan, recorder, progress, state)
 
 
-def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Ended:
+def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
     """Dispatch after dispatch of one XLA program."""
     fused = _fused(plan)
     now = FusedState(**state)
@@ -57,6 +47,7 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
     fused.warm_up(now)
     recorder.start(time.monotonic() - began)
     produced = 0
+    recorder.ledger = lambda: (produced, 0)
     while recorder.ended is None:
         budget = plan.experiment.limits.total_steps - recorder.counts.env_steps
         now, dispatched = fused.dispatch(now, budget)
@@ -64,13 +55,11 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
             produced += steps
             recorder.report(steps, metrics, episodes)
         if recorder.checkpoint_due() or recorder.ended is not None:
-            recorder.counts.produced += produced
-            produced = 0
             recorder.save(now._asdict())
-    return Ended(now.train, recorder.samples(0, in_flight=0))
+    return now.train
 
 
-def run_inline(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Ended:
+def run_inline(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
     """A collector thread beside this one, which learns."""
     experiment, update = plan.experiment, recorder.counts.updates
     _, act_key, learn_key = jax.random.split(run_key(experiment.seed), 3)
@@ -79,30 +68,36 @@ def run_inline(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) 
         envs = [stack.enter_context(closing(plan.env.make_host(seeds))) for seeds in _slot_seeds(plan, update)]
         actor = Actor(plan.algorithm, envs, plan.algorithm.params(train), act_key)
         inline = Inline(plan.algorithm, actor, train, learn_key, update, experiment.topology.staleness)
+        # The actor counts what it produced, the learner what it trained on, the buffers what is left in them.
+        recorder.ledger = lambda: (actor.steps, inline.in_flight())
         progress.say("compiling (the next run of this experiment starts at once)")
         began = time.monotonic()
         inline.warm_up()
         recorder.start(time.monotonic() - began)
         with inline:
-            saved = 0
             while recorder.ended is None:
-                learned = inline.step()
+                try:
+                    learned = inline.step()
+                except EnvError:
+                    # A signal to the whole group may end the environments' processes before it ends us.
+                    if not recorder.end_if_interrupted():
+                        raise
+                    recorder.save({"train": inline.state})
+                    break
                 recorder.report(
-                    learned.steps, learned.metrics, actor.take_episodes(), learned.staleness_mean, learned.staleness_max
+                    learned.steps, learned.metrics, learned.episodes, learned.staleness_mean, learned.staleness_max
                 )
                 if recorder.checkpoint_due() or recorder.ended is not None:
-                    recorder.counts.produced += inline.trained - saved
-                    saved = inline.trained
                     recorder.save({"train": inline.state})
-        # The actor counts what it produced; the learner what it trained on; the buffers what is left in them.
-        return Ended(inline.state, recorder.samples(actor.steps - saved, inline.in_flight()))
+        return inline.state
 
 
 @contextmanager
-def interruptible(event: threading.Event, progress: Progress) -> Iterator[None]:
-    """Ctrl-C or SIGTERM once: end at the next update, with a checkpoint. Twice: end now."""
+def interruptible(progress: Progress) -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets: end at the next update, with a checkpoint. Twice: end now."""
+    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield event
         return
 
     def handle(signum: int, _: FrameType | None) -> None:
@@ -113,7 +108,7 @@ def interruptible(event: threading.Event, progress: Progress) -> Iterator[None]:
 
     before = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield event
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

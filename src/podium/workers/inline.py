@@ -20,6 +20,15 @@ from podium.workers.actor import Actor
 
 HANG_LIMIT_S = 300.0
 """Without a single environment step for so long, the environments are taken for hung."""
+LEAVE_LIMIT_S = 5.0
+"""How long the collector may take to end its step once the learner has failed or been told to go."""
+
+
+class Collected(NamedTuple):
+    """A full buffer, and return and length of the episodes that ended in it."""
+
+    fragment: Fragment
+    episodes: list[tuple[float, int]]
 
 
 class Learned(NamedTuple):
@@ -28,6 +37,7 @@ class Learned(NamedTuple):
     state: Tree
     metrics: dict[str, jax.Array]
     steps: int
+    episodes: list[tuple[float, int]]
     staleness_mean: float
     staleness_max: int
 
@@ -45,8 +55,9 @@ class Inline:
         self.actor = actor
         self.state = state
         self.update = update
-        self.trained = 0
-        self._unfinished = 0
+        self._learning = 0  # steps of the fragment that an update is being made from
+        self._cut_short = 0  # steps of the fragment that the collector did not fill
+        self._waiting = 0
         self._algorithm = algorithm
         self._key = key
         self._learn = jax.jit(
@@ -54,7 +65,7 @@ class Inline:
         )
         self._published = (update, algorithm.params(state))
         self._free: queue.SimpleQueue[Fragment] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[Fragment | BaseException] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Collected | BaseException] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._buffers = [actor.allocate() for _ in range(staleness + 1)]
         for buffer in self._buffers:
@@ -70,34 +81,32 @@ class Inline:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
-        self._thread.join(HANG_LIMIT_S)
+        self._thread.join(HANG_LIMIT_S if error is None else LEAVE_LIMIT_S)
         self.actor.close()
 
     def step(self) -> Learned:
         """Wait for a fragment, learn from it, publish, and free its buffer."""
-        fragment = self._next_fragment()
+        fragment, episodes = self._next_collected()
+        steps = self._learning = int(np.count_nonzero(fragment.valid))
         age = self.update - fragment.version[fragment.valid]
         self.state, metrics, _ = self._learn(self.state, fragment, self.update)
         jax.block_until_ready(self.state)
         self.update += 1
         self._published = (self.update, self._algorithm.params(self.state))
-        steps = int(np.count_nonzero(fragment.valid))
-        self.trained += steps
+        self._learning = 0
         self._free.put(fragment)
-        return Learned(self.state, metrics, steps, float(age.mean()), int(age.max()))
+        return Learned(self.state, metrics, steps, episodes, float(age.mean()), int(age.max()))
 
     def in_flight(self) -> int:
-        """Valid steps collected but not learned from, counted in the buffers once the thread has ended."""
-        assert not self._thread.is_alive()
-        waiting = 0
+        """Valid steps collected but not learned from, counted in the buffers after the thread has ended."""
         while not self._ready.empty():
-            fragment = self._ready.get()
-            waiting += int(np.count_nonzero(fragment.valid)) if isinstance(fragment, Fragment) else 0
-        return waiting + self._unfinished
+            item = self._ready.get()
+            self._waiting += int(np.count_nonzero(item.fragment.valid)) if isinstance(item, Collected) else 0
+        return self._waiting + self._learning + self._cut_short
 
-    def _next_fragment(self) -> Fragment:
+    def _next_collected(self) -> Collected:
         seen, since = -1, time.monotonic()
         while True:
             try:
@@ -114,6 +123,7 @@ class Inline:
 
     def _collect(self, update: int) -> None:
         """The collector thread: fill free buffers until told to stop. Its errors are raised by `step`."""
+        whole = 0
         try:
             while not self._stop.is_set():
                 try:
@@ -122,9 +132,10 @@ class Inline:
                     continue
                 steps = self.actor.collect(fragment, lambda: self._published, update, self._stop.is_set)
                 if steps < len(fragment.valid):
-                    self._unfinished = int(np.count_nonzero(fragment.valid[:steps]))
+                    self._cut_short = int(np.count_nonzero(fragment.valid[:steps]))
                     return
-                update += 1
-                self._ready.put(fragment)
+                whole, update = self.actor.steps, update + 1
+                self._ready.put(Collected(fragment, self.actor.take_episodes()))
         except BaseException as error:  # noqa: BLE001 - handed to the learner's thread, which raises it
+            self._cut_short = self.actor.steps - whole
             self._ready.put(error)

@@ -1,0 +1,118 @@
+"""Learning curves as numbers: read from runs, smoothed, grouped over seeds, with an interval."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podium.core.errors import ConfigError
+from podium.runs.metrics import read_metrics
+from podium.runs.summary import read_summary
+
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+T_975 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+"""Student's t: 97.5 % quantiles for 1 to 30 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run: returns over env steps, and what it was a run of."""
+
+    path: Path
+    steps: np.ndarray  # [N], rising
+    returns: np.ndarray  # [N]
+    experiment: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name, or nothing if the run does not say."""
+        return str(self.experiment.get("algorithm", {}).get("name", ""))
+
+    @property
+    def env(self) -> str:
+        """The environment's id."""
+        return str(self.experiment.get("env", {}).get("id", ""))
+
+    @property
+    def seed(self) -> Any:
+        """The run's seed."""
+        return self.experiment.get("seed", self.summary.get("seed"))
+
+
+class Band(NamedTuple):
+    """Mean and 95 % interval of several runs at the same env steps."""
+
+    steps: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def read_curve(path: Path) -> Curve:
+    """The learning curve of a run directory; ConfigError if no episode has ended in it yet."""
+    rows = [row for row in read_metrics(path) if row.get("episode_return") is not None and "step" in row]
+    points = np.array([(row["step"], row["episode_return"]) for row in rows], float).reshape(-1, 2)
+    points = points[np.isfinite(points).all(axis=1)]
+    if not len(points):
+        raise ConfigError(f"run {str(path)!r} has no finished episode to plot yet")
+    toml = path / "experiment.toml"
+    experiment = tomllib.loads(toml.read_text()) if toml.exists() else {}
+    return Curve(path, points[:, 0], points[:, 1], experiment, read_summary(path) or {})
+
+
+def smooth(values: np.ndarray, window: int | None = None) -> np.ndarray:
+    """Centred moving average, by default over a twenty-fifth of the curve; at the ends over what there is of it.
+
+    >>> smooth(np.array([0.0, 3.0, 6.0, 0.0]), window=3)
+    array([1.5, 3. , 3. , 3. ])
+    """
+    half = (max(1, len(values) // 25) if window is None else window) // 2
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    first, last = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def combine(curves: Sequence[Curve], points: int = 400) -> Band:
+    """Mean of smoothed curves where all of them are defined, and Student's 95 % interval over the runs."""
+    start = max(curve.steps[0] for curve in curves)
+    stop = max(min(curve.steps[-1] for curve in curves), start)
+    steps = np.linspace(start, stop, points)
+    values = np.stack([np.interp(steps, curve.steps, smooth(curve.returns)) for curve in curves])
+    mean = values.mean(axis=0)
+    if len(curves) == 1:
+        return Band(steps, mean, mean, mean)
+    quantile = T_975[len(curves) - 2] if len(curves) - 1 <= len(T_975) else 1.96
+    half = quantile * values.std(axis=0, ddof=1) / np.sqrt(len(curves))
+    return Band(steps, mean, mean - half, mean + half)
+
+
+def group_by_experiment(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """Runs that differ only in their seed, together, by a label that says what tells the groups apart."""
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        same = {key: value for key, value in curve.experiment.items() if key != "seed"} or curve.path.name
+        groups.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(curve)
+    settings = [_flatten(group[0].experiment) for group in groups.values()]
+    keys = dict.fromkeys(key for setting in settings for key in setting)
+    differing = [key for key in keys if len({repr(setting.get(key)) for setting in settings}) > 1]
+    labels = [_label(group[0], setting, differing) for group, setting in zip(groups.values(), settings, strict=True)]
+    return dict(zip(labels, groups.values(), strict=True))
+
+
+def _label(curve: Curve, setting: dict[str, Any], differing: Sequence[str]) -> str:
+    parts = {"algorithm.name": curve.algorithm, "env.id": curve.env}
+    parts |= {key: f"{key.rpartition('.')[2]} = {setting.get(key)}" for key in differing if key not in parts}
+    return ", ".join(parts[key] for key in parts if key in differing and key != "seed") or curve.path.name
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

@@ -1,0 +1,186 @@
+"""The directory of a run: what lies where, how a name is given, and how a run is found again."""
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from podium.core.errors import ConfigError
+from podium.core.imports import suggest
+
+LATEST = "latest"
+CONTENTS = frozenset(
+    {"experiment.toml", "metrics.jsonl", "summary.json", "checkpoints", "tensorboard", "videos", "logs", "curve.png"}
+)
+NAME = re.compile(r"\w[\w.+=@,-]{0,199}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """One run's files.
+
+    run = RunDirectory.create(Path("runs"), None, "ppo-CartPole-v1")      # runs/ppo-CartPole-v1-0001
+    run.experiment_toml.write_text(...)     # first of all: it is what makes the directory a run
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str | None, default_stem: str, overwrite: bool = False) -> Self:
+        """Make the directory of a new run: `name`, or the default stem with the next free number.
+
+        A name that exists is refused, unless `overwrite` is set and it holds a run.
+        """
+        if name is not None:
+            _check_name(name)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if name is None:
+                return cls(_make_numbered(root, default_stem))
+            return cls(_make_named(root / name, overwrite))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make a run directory in {str(root)!r}: {error.strerror}; choose another place with --root"
+            ) from None
+
+    @property
+    def name(self) -> str:
+        """What the run is called: the directory's own name."""
+        return self.path.name
+
+    @property
+    def experiment_toml(self) -> Path:
+        """The resolved experiment, complete."""
+        return self.path / "experiment.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """A JSON line for each report."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """What came out of it, in one JSON object."""
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One directory for each checkpoint, named by its update."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def videos(self) -> Path:
+        """Films of episodes."""
+        return self.path / "videos"
+
+    @property
+    def logs(self) -> Path:
+        """One file for each worker."""
+        return self.path / "logs"
+
+    @property
+    def curve(self) -> Path:
+        """The learning curve as a picture."""
+        return self.path / "curve.png"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run was started here."""
+        return self.experiment_toml.is_file()
+
+    @property
+    def started(self) -> float:
+        """When the run started, in seconds since the epoch: the experiment is written once, then."""
+        return self.experiment_toml.stat().st_mtime
+
+    def require_writable(self) -> None:
+        """Raise ConfigError unless files can be made here; `podium resume` asks before it trains."""
+        probe = self.path / f".writable-{os.getpid()}"
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"run directory {str(self.path)!r} cannot be written: {error.strerror}") from None
+
+
+def list_runs(root: Path) -> list[RunDirectory]:
+    """All runs under `root`, the oldest first; none if there is no such directory."""
+    if not root.is_dir():
+        return []
+    runs = [RunDirectory(path) for path in root.iterdir() if not path.name.startswith(".")]
+    return sorted((run for run in runs if run.is_run), key=lambda run: (run.started, run.name))
+
+
+def find_run(name: str | Path, root: Path) -> RunDirectory:
+    """The run called `name` under `root`, or at the path `name`, or the one started last.
+
+    find_run("latest", Path("runs"));  find_run("ppo-CartPole-v1-0003", Path("runs"));  find_run("/data/run", ...)
+    """
+    if name != LATEST:
+        for path in (Path(root, name), Path(name)):
+            if RunDirectory(path).is_run:
+                return RunDirectory(path)
+        if Path(name).is_dir():
+            raise ConfigError(f"{str(name)!r} is not a run: it has no experiment.toml")
+    runs = list_runs(root)
+    if not runs:
+        raise ConfigError(f"there are no runs in {str(root)!r}; `podium train ppo CartPole-v1` starts one")
+    if name == LATEST:
+        return runs[-1]
+    hint = suggest(Path(name).name, [run.name for run in runs]) or "; `podium runs` lists them"
+    raise ConfigError(f"there is no run {str(name)!r} in {str(root)!r}{hint}")
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r}: must be a plain name of letters, digits and . _ + = @ , - (no slashes)")
+    if name == LATEST:
+        raise ConfigError(f"--name {name!r}: means the newest run; choose another name")
+
+
+def _make_numbered(root: Path, stem: str) -> Path:
+    stem = re.sub(r"[^\w.+=@,-]+", "-", stem, flags=re.ASCII).strip("-.") or "run"
+    pattern = re.compile(re.escape(stem) + r"-(\d+)")
+    taken = [int(match[1]) for path in root.iterdir() if (match := pattern.fullmatch(path.name))]
+    number = max(taken, default=0) + 1
+    while True:
+        path = root / f"{stem}-{number:04d}"
+        try:
+            path.mkdir()
+        except FileExistsError:  # another process took the number first: mkdir decides who has it
+            number += 1
+        else:
+            return path
+
+
+def _make_named(path: Path, overwrite: bool) -> Path:
+    exists = path.exists() or path.is_symlink()
+    if exists and not overwrite:
+        raise ConfigError(f"--name {path.name!r}: {str(path)!r} exists; choose another name, or --overwrite to lose it")
+    if exists:
+        if not _looks_like_run(path):
+            raise ConfigError(f"--overwrite: {str(path)!r} is not a run directory, so it stays; choose another --name")
+        _remove(path)
+    path.mkdir()
+    return path
+
+
+def _looks_like_run(path: Path) -> bool:
+    """Whether it holds a run, or a run's beginnings: one killed before it had written its experiment."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return RunDirectory(path).is_run or all(entry.name in CONTENTS for entry in path.iterdir())
+
+
+def _remove(path: Path) -> None:
+    """Move away first, so that a kill leaves no half of a run under its name."""
+    doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)

@@ -1,0 +1,233 @@
+"""What a run writes down while it goes: reports, counts, checkpoints; and when it must end."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from podium.core.config import Experiment
+from podium.core.errors import TrainingError
+from podium.core.types import Tree
+from podium.runs.checkpoint import Checkpoints
+from podium.runs.metrics import MetricsLog
+from podium.runs.progress import Progress
+from podium.runs.summary import EpisodeReturn, Samples, Staleness, Status
+
+WINDOW = 100
+"""Episodes that the reported return is the mean of."""
+
+OnReport = Callable[[dict[str, Any]], object]
+Ledger = Callable[[], tuple[int, int]]
+"""Gives the valid steps that this process's actors produced, and how many of them wait for the learner."""
+
+
+@dataclass
+class Counts:
+    """What a run has done so far. It is saved with every checkpoint, and a resumed run goes on from it."""
+
+    updates: int = 0
+    env_steps: int = 0
+    wall_s: float = 0.0
+    compile_s: float = 0.0
+    episodes: int = 0
+    produced: int = 0
+    undone: int = 0
+    lost: int = 0
+    staleness_sum: float = 0.0
+    staleness_max: int = 0
+    last_returns: list[float] = field(default_factory=list)
+    last_lengths: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Recorder:
+    """Takes an update's figures and keeps all books of the run.
+
+    recorder.ledger = lambda: (actor.steps, waiting)
+    recorder.start(compile_s)
+    while not recorder.ended:
+        recorder.report(steps, metrics, episodes, staleness_mean, staleness_max)
+        if recorder.checkpoint_due():
+            recorder.save(tree)
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        log: MetricsLog,
+        progress: Progress,
+        checkpoints: Checkpoints,
+        counts: Counts,
+        interrupt: threading.Event,
+        on_report: OnReport | None = None,
+    ) -> None:
+        self.counts = counts
+        self.ended: Status | None = None
+        self.ledger: Ledger = lambda: (0, 0)
+        self._interrupt = interrupt
+        self._experiment = experiment
+        self._log = log
+        self._progress = progress
+        self._checkpoints = checkpoints
+        self._on_report = on_report
+        self._returns: deque[float] = deque(counts.last_returns, WINDOW)
+        self._lengths: deque[int] = deque(counts.last_lengths, WINDOW)
+        self._saved_update = counts.updates
+        self._steps_at_start = counts.env_steps
+        self._produced_before = counts.produced
+        self._wall_before = counts.wall_s
+        self._compile_s = 0.0
+        self._rate: float | None = None
+        self._began = self._saved_at = self._tick_at = time.monotonic()
+        self._tick_steps = counts.env_steps
+
+    def start(self, compile_s: float) -> None:
+        """Training begins now: rates and limits leave out what came before, but for compilation."""
+        now = time.monotonic()
+        self._compile_s = compile_s
+        self.counts.compile_s += compile_s
+        self._began = now - compile_s
+        self._saved_at = self._tick_at = now
+
+    def report(
+        self,
+        steps: int,
+        metrics: Mapping[str, Any],
+        episodes: Iterable[tuple[float, int]],
+        staleness_mean: float = 0.0,
+        staleness_max: int = 0,
+    ) -> None:
+        """One update has been made, on so many valid steps."""
+        counts = self.counts
+        counts.updates += 1
+        counts.env_steps += steps
+        counts.wall_s = self._wall_before + time.monotonic() - self._began
+        counts.staleness_sum += staleness_mean
+        counts.staleness_max = max(counts.staleness_max, staleness_max)
+        for episode_return, length in episodes:
+            self._returns.append(episode_return)
+            self._lengths.append(length)
+            counts.episodes += 1
+        values = {name: float(value) for name, value in metrics.items()}
+        row = {
+            "update": counts.updates,
+            "step": counts.env_steps,
+            "wall_s": round(counts.wall_s, 3),
+            "steps_per_s": self._measure_rate(),
+            "episode_return": _mean(self._returns),
+            "episode_length": _mean(self._lengths),
+            "episodes": counts.episodes,
+            "staleness": staleness_mean,
+            **values,
+        }
+        self._log.write({name: value for name, value in row.items() if value is not None})
+        self._refuse_not_finite(values)
+        self._progress.update(counts.env_steps, row["episode_return"], row["steps_per_s"])
+        self._judge(row)
+
+    def end_if_interrupted(self) -> bool:
+        """Whether somebody wants the run to end; it then does."""
+        if self._interrupt.is_set():
+            self.ended = "interrupted"
+        return self._interrupt.is_set()
+
+    def checkpoint_due(self) -> bool:
+        """Whether the configured time or number of updates has passed since the last one."""
+        config = self._experiment.checkpoint
+        if config.every_s is not None and time.monotonic() - self._saved_at >= config.every_s:
+            return True
+        every = config.every_updates
+        return every is not None and self.counts.updates // every > self._saved_update // every
+
+    def save(self, tree: Tree) -> None:
+        """Save the training state with the counts that belong to it; returns once the state is copied."""
+        self._refuse_nan(tree)
+        # Of what this process produced, the checkpoint knows what was trained; the rest may yet be lost.
+        self.counts.produced = self._produced_before + self.counts.env_steps - self._steps_at_start
+        self.counts.last_returns = list(self._returns)
+        self.counts.last_lengths = list(self._lengths)
+        self._log.flush()
+        self._checkpoints.save(self.counts.updates, tree, asdict(self.counts), _mean(self._returns))
+        self._saved_update = self.counts.updates
+        self._saved_at = time.monotonic()
+
+    def episode_return(self) -> EpisodeReturn:
+        """Mean and standard deviation of the last training episodes."""
+        if not self._returns:
+            return EpisodeReturn()
+        return EpisodeReturn(float(np.mean(self._returns)), float(np.std(self._returns)), len(self._returns))
+
+    def samples(self) -> Samples:
+        """The books of this run, over all its processes."""
+        counts = self.counts
+        produced, in_flight = self.ledger()
+        return Samples(
+            produced=self._produced_before + produced,
+            trained=counts.env_steps,
+            lost=counts.lost,
+            undone=counts.undone,
+            in_flight=in_flight,
+        )
+
+    def staleness(self) -> Staleness:
+        """Over all updates so far."""
+        return Staleness(self.counts.staleness_sum / max(1, self.counts.updates), self.counts.staleness_max)
+
+    def steps_per_s(self) -> float | None:
+        """This process's rate, without compilation."""
+        seconds = self.counts.wall_s - self._wall_before - self._compile_s
+        return (self.counts.env_steps - self._steps_at_start) / seconds if seconds > 0 else None
+
+    def _measure_rate(self) -> float | None:
+        """Steps a second, smoothed; the rows of one dispatch arrive together and share it."""
+        now = time.monotonic()
+        seconds = now - self._tick_at
+        if seconds > 0.05:
+            rate = (self.counts.env_steps - self._tick_steps) / seconds
+            self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
+            self._tick_at, self._tick_steps = now, self.counts.env_steps
+        return self._rate
+
+    def _refuse_not_finite(self, values: Mapping[str, float]) -> None:
+        bad = sorted((name for name, value in values.items() if not math.isfinite(value)), key=lambda n: n != "loss")
+        if bad:
+            others = f" ({', '.join(bad[1:])} too)" if bad[1:] else ""
+            raise self._stop(f"{bad[0]} is {values[bad[0]]} at update {self.counts.updates}{others}")
+
+    def _refuse_nan(self, tree: Tree) -> None:
+        """A loss can be the last finite one: the parameters that it gave must not replace a good checkpoint."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree["train"]):
+            if np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any():
+                raise self._stop(f"train{jax.tree_util.keystr(path)} has nan after update {self.counts.updates}")
+
+    def _stop(self, why: str) -> TrainingError:
+        kept = f"checkpoint {self._saved_update} is kept" if self._saved_update else "there is no checkpoint yet"
+        return TrainingError(f"{why}, so training stopped; {kept}; try a smaller algorithm.learning_rate")
+
+    def _judge(self, row: dict[str, Any]) -> None:
+        limits = self._experiment.limits
+        reached = (
+            self.counts.env_steps >= limits.total_steps
+            or (limits.wall_s is not None and self.counts.wall_s >= limits.wall_s)
+            or (
+                limits.target_return is not None
+                and len(self._returns) == WINDOW
+                and row["episode_return"] >= limits.target_return
+            )
+        )
+        if reached:
+            self.ended = "done"
+        if self._on_report is not None and self._on_report(row) is False:
+            self.ended = "stopped"
+        self.end_if_interrupted()
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    values = list(values)
+    return float(np.mean(values)) if values else None

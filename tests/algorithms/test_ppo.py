@@ -1,0 +1,265 @@
+"""PPO against known answers: by hand, on tiny environments with known optima, on one and eight devices."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podium.algorithms import ppo
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.errors import ConfigError
+from podium.core.specs import Array, Box, Discrete, EnvSpec
+from podium.core.types import Fragment
+from podium.envs import toy
+from podium.envs.jax_wrappers import vectorize
+from podium.workers.fused import Fused
+
+SPEC = EnvSpec(Array((3,)), Discrete(2))
+
+
+def experiment(env: str = "Catch-v0", **algorithm) -> Experiment:
+    options = {"fragment_length": 16, "minibatch_size": 64, "num_epochs": 4, **algorithm}
+    return Experiment(
+        algorithm=PPOConfig(**options),
+        env=EnvConfig(f"podium:{env}", num_envs=16),
+        network=NetworkConfig(hidden=(32,)),
+        topology=TopologyConfig(dispatch=1),
+    )
+
+
+def random_fragment(length: int = 4, rows: int = 8, seed: int = 0) -> Fragment:
+    """A fragment with ends of both kinds and the reset rows that follow them."""
+    rng = np.random.default_rng(seed)
+    terminated = np.zeros((length, rows), bool)
+    truncated = np.zeros((length, rows), bool)
+    terminated[0, 0] = truncated[1, 1] = True
+    valid = np.ones((length, rows), bool)
+    valid[1:] = ~(terminated | truncated)[:-1]
+    first = np.zeros((length + 1, rows), bool)
+    first[2:] = (terminated | truncated)[:-1]
+    return Fragment(
+        obs=rng.normal(size=(length + 1, rows, 3)).astype(np.float32),
+        first=first,
+        mask=None,
+        action=rng.integers(0, 2, (length, rows)).astype(np.int32),
+        extras={"log_prob": rng.uniform(-1.2, -0.3, (length, rows)).astype(np.float32)},
+        reward=rng.normal(size=(length, rows)).astype(np.float32) * valid,
+        discounted=rng.normal(size=(length, rows)).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        version=np.zeros((length, rows), np.int32),
+        memory=(),
+    )
+
+
+def small(**algorithm) -> Experiment:
+    base = experiment(**{"fragment_length": 4, "minibatch_size": 32, "num_epochs": 1, **algorithm})
+    return replace(base, env=replace(base.env, num_envs=8))
+
+
+def one_update(config: Experiment, fragment: Fragment):
+    algorithm = ppo.make(config.algorithm, config, SPEC)
+    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    return state, *jax.jit(algorithm.update)(state, fragment, jax.random.key(1))[:2]
+
+
+def equal(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_the_loss_of_one_minibatch_is_the_one_computed_by_hand():
+    config = small(normalize_advantages=False, entropy_coef=0.01, value_clip=0.1, gamma=0.9, gae_lambda=0.8)
+    fragment = random_fragment()
+    state, _, metrics = one_update(config, fragment)
+    network = ppo.networks.make(config.network, SPEC, 2)
+    logits, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
+    logits, value = np.asarray(logits, np.float64), np.asarray(value, np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    advantage = np.zeros(fragment.reward.shape)
+    for row in range(8):
+        later = 0.0
+        for t in reversed(range(4)):
+            alive = 1.0 - fragment.terminated[t, row]
+            goes_on = alive * (1.0 - fragment.truncated[t, row])
+            delta = fragment.reward[t, row] + 0.9 * alive * value[t + 1, row] - value[t, row]
+            later = advantage[t, row] = delta + 0.9 * 0.8 * goes_on * later
+    chosen = np.take_along_axis(log_probs[:-1], fragment.action[..., None], -1)[..., 0]
+    ratio = np.exp(chosen - fragment.extras["log_prob"])
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+    entropy = -(np.exp(log_probs) * log_probs).sum(-1)[:-1]
+    valid = fragment.valid
+    # The value has not moved yet, so clipping its change does nothing: the error is the advantage.
+    expected = -surrogate[valid].mean() + 0.5 * 0.5 * (advantage[valid] ** 2).mean() - 0.01 * entropy[valid].mean()
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["clip_fraction"], (np.abs(ratio - 1) > 0.2)[valid].mean(), rtol=1e-6)
+
+
+def test_what_a_reset_row_holds_changes_nothing():
+    config = small(normalize_observations=True, normalize_rewards=True)
+    fragment = random_fragment()
+    rng = np.random.default_rng(9)
+    reset = ~fragment.valid
+    changed = fragment._replace(
+        action=np.where(reset, 1 - fragment.action, fragment.action),
+        reward=np.where(reset, 100.0, fragment.reward).astype(np.float32),
+        discounted=np.where(reset, 1e6, fragment.discounted).astype(np.float32),
+        extras={"log_prob": np.where(reset, rng.normal(size=reset.shape), fragment.extras["log_prob"]).astype("f4")},
+    )
+    _, state, _ = one_update(config, fragment)
+    _, other, _ = one_update(config, changed)
+    assert equal(state, other)
+
+
+def test_rows_after_an_end_do_not_reach_the_episode_before():
+    config = small(gae_lambda=1.0)
+    fragment = random_fragment()
+    algorithm = ppo.make(config.algorithm, config, SPEC)
+    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    gradient = jax.grad(lambda obs: _advantage(config, state, fragment._replace(obs=obs))[0, 0])(fragment.obs)
+    assert np.any(gradient[0, 0] != 0)
+    assert not np.any(gradient[1:, 0])
+    gradient = jax.grad(lambda obs: _advantage(config, state, fragment._replace(obs=obs))[1, 1])(fragment.obs)
+    assert np.any(gradient[2, 1] != 0), "a truncated episode bootstraps from its final observation"
+    assert not np.any(gradient[3:, 1])
+
+
+def _advantage(config: Experiment, state, fragment):
+    network = ppo.networks.make(config.network, SPEC, 2)
+    _, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
+    return ppo.generalized_advantages(
+        fragment.reward, value, fragment.terminated, fragment.truncated, 0.99, config.algorithm.gae_lambda
+    )
+
+
+def run(config: Experiment, updates: int, devices: int = 1):
+    env = toy.make_env(config.env.id.removeprefix("podium:"), dict(config.env.kwargs))
+    algorithm = ppo.make(config.algorithm, config, env.spec)
+    fused = Fused(algorithm, vectorize(env), config, jax.local_devices()[:devices])
+    state, rows = fused.init(), []
+    for _ in range(updates):
+        state, dispatched = fused.dispatch(state, 10**9)
+        rows += fused.rows_of(dispatched)
+    return state, rows
+
+
+def last_return(rows, updates: int = 10) -> float:
+    return float(np.mean([episode[0] for _, _, episodes in rows[-updates:] for episode in episodes]))
+
+
+@pytest.mark.parametrize("env", ["Masked-v0", "Target-v0"])
+def test_the_first_ratio_of_a_synchronous_run_is_one(env):
+    config = experiment(env, num_epochs=1, minibatch_size=256, normalize_observations=True)
+    _, rows = run(config, 3)
+    for _, metrics, _ in rows:
+        assert abs(metrics["approx_kl"]) < 1e-6
+        assert metrics["clip_fraction"] == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize_observations": True, "normalize_rewards": True},
+        {"objective": "adaptive_kl", "kl_stop": 0.02, "value_clip": 0.2},
+    ],
+)
+def test_eight_devices_give_the_parameters_of_one(options):
+    config = experiment(**options)
+    one, _ = run(config, 2)
+    eight, rows = run(config, 2, devices=8)
+    for a, b in zip(jax.tree.leaves(one.train), jax.tree.leaves(eight.train), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    # The same environments, whichever device they are on.
+    np.testing.assert_array_equal(one.rows.obs, eight.rows.obs)
+    assert sum(steps for steps, _, _ in rows) == int(sum(steps for steps, _, _ in run(config, 2)[1]))
+
+
+def test_eight_devices_give_the_parameters_of_one_with_memory():
+    config = experiment("Memory-v0", minibatch_size=128)
+    config = replace(config, network=NetworkConfig(hidden=(8,), memory="gru", memory_size=8))
+    one, _ = run(config, 2)
+    eight, _ = run(config, 2, devices=8)
+    for a, b in zip(jax.tree.leaves(one.train), jax.tree.leaves(eight.train), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("env", "optimum", "tolerance", "options"),
+    [
+        ("Catch-v0", 1.0, 0.05, {}),
+        ("Masked-v0", 8.0, 0.1, {}),
+        ("Target-v0", 0.0, 0.6, {"log_std": -1.0, "squash": True}),
+        ("MultiTarget-v0", 1.0, 0.05, {}),
+    ],
+)
+def test_it_finds_the_known_optimum(env, optimum, tolerance, options):
+    config = experiment(env, learning_rate=3e-3, gamma=0.9, **options)
+    _, rows = run(config, 600)
+    assert last_return(rows) >= optimum - tolerance
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_with_memory_it_recalls_a_cue_and_without_it_cannot(memory):
+    config = experiment("Memory-v0", learning_rate=5e-3, minibatch_size=64, fragment_length=16, gamma=0.95)
+    recurrent = replace(config, network=NetworkConfig(hidden=(16,), memory=memory, memory_size=16))
+    _, rows = run(recurrent, 150)
+    assert last_return(rows) > 0.9
+    if memory == "gru":
+        _, rows = run(config, 60)
+        assert abs(last_return(rows)) < 0.5
+
+
+def test_a_large_kl_stops_the_update_early():
+    free = small(learning_rate=0.05, num_epochs=8, minibatch_size=8)
+    stopped = replace(free, algorithm=replace(free.algorithm, kl_stop=1e-6))
+    start, after, _ = one_update(stopped, random_fragment())
+    assert int(after.optimizer.count) < int(one_update(free, random_fragment())[1].optimizer.count) == 32
+    assert int(start.optimizer.count) == 0
+
+
+def test_the_kl_coefficient_moves_towards_the_target():
+    far = small(objective="adaptive_kl", kl_target=1e-9, learning_rate=0.05, num_epochs=4)
+    near = small(objective="adaptive_kl", kl_target=1e9)
+    assert float(one_update(far, random_fragment())[1].kl_coef) == 2.0
+    assert float(one_update(near, random_fragment())[1].kl_coef) == 0.5
+
+
+def test_a_linear_schedule_ends_at_zero():
+    config = small(schedule="linear", learning_rate=1.0)
+    config = replace(config, limits=replace(config.limits, total_steps=4 * config.steps_per_update))
+    algorithm = ppo.make(config.algorithm, config, SPEC)
+    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    rates = []
+    for _ in range(5):
+        state, metrics, _ = jax.jit(algorithm.update)(state, random_fragment(), jax.random.key(0))
+        rates.append(float(metrics["learning_rate"]))
+    assert rates == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_changing_a_traced_hyperparameter_compiles_nothing():
+    config = small()
+    algorithm = ppo.make(config.algorithm, config, SPEC)
+    update = jax.jit(algorithm.update)
+    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    update(state, random_fragment(), jax.random.key(0))
+    before = update._cache_size()
+    moved, _, _ = update(
+        state._replace(hyper={**state.hyper, "learning_rate": jnp.float32(0)}), random_fragment(), jax.random.key(0)
+    )
+    assert update._cache_size() == before
+    assert equal(moved.params, state.params)
+
+
+def test_a_minibatch_that_does_not_divide_is_refused_in_one_line():
+    config = experiment(minibatch_size=100)
+    with pytest.raises(ConfigError, match=r"algorithm.minibatch_size = 100: must divide .* = 256"):
+        ppo.make(config.algorithm, config, SPEC)
+
+
+def test_squash_without_bounds_is_refused():
+    config = experiment(squash=True)
+    spec = EnvSpec(Array((3,)), Box((1,), (-np.inf,), (np.inf,)))
+    with pytest.raises(ConfigError, match=r"algorithm.squash = true: needs continuous actions with finite bounds"):
+        ppo.make(config.algorithm, config, spec)

@@ -1,0 +1,132 @@
+"""Runs of the `podium` command in processes of their own, as users start them; and what is left of a run."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from podium.core.settings import read_experiment
+from podium.launch import training
+from podium.launch.plan import make_plan
+from podium.launch.restore import restore
+from podium.runs.directory import RunDirectory
+from podium.runs.leaves import params_digest
+from podium.runs.metrics import read_metrics
+
+LIMIT_S = 180.0
+TESTS = Path(__file__).parents[1]
+CLOCK = ("wall_s", "steps_per_s")
+"""Columns of metrics.jsonl that no two runs share."""
+
+TINY: dict[str, Any] = {
+    "env.num_envs": 4,
+    "network.hidden": [8],
+    "algorithm.fragment_length": 16,
+    "algorithm.minibatch_size": 32,
+    "algorithm.num_epochs": 2,
+    "topology.devices": 1,
+    "evaluation.episodes": 0,
+}
+"""An experiment whose update takes a millisecond, and compiles soon."""
+
+
+def tiny(**changes: Any) -> dict[str, Any]:
+    """TINY with other settings; two underscores stand for a dot: `tiny(topology__staleness=0)`."""
+    return TINY | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def flags(settings: dict[str, Any]) -> list[str]:
+    """Settings as the command line takes them; no preset, so that they are all there is."""
+    return ["--preset", "none", "--set", *(f"{name}={value}" for name, value in settings.items())]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """One device, as on a user's machine, and the modules of these tests importable."""
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return kept | {"PYTHONPATH": str(TESTS)} | more
+
+
+def start(*args: str | Path, cwd: Path, **more: str) -> subprocess.Popen:
+    """`python -m podium ARGS` in a process group of its own; what it says goes to cwd/said."""
+    with (cwd / "said").open("wb") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "podium", *map(str, args)],
+            cwd=cwd,
+            env=environment(**more),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+
+
+def podium(*args: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess:
+    """The same, waited for; `returncode`, `stdout` and `stderr` tell how it went."""
+    command = [sys.executable, "-m", "podium", *map(str, args)]
+    return subprocess.run(command, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen) -> bool:
+    """Look fifty times a second; False if the process ended first."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > deadline:
+            end(process)
+            raise TimeoutError(f"waited {LIMIT_S:.0f} s for {holds}")
+        time.sleep(0.02)
+    return True
+
+
+def kill_at_random(process: subprocess.Popen, within_s: float) -> bool:
+    """SIGKILL to the whole group; False if it had ended by itself."""
+    time.sleep(random.uniform(0, within_s))
+    if process.poll() is not None:
+        return False
+    end(process)
+    return True
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill a process's group and wait for it."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(LIMIT_S)
+
+
+def group_is_empty(process: subprocess.Popen) -> bool:
+    """Whether nothing of the process's group is left, a few seconds after it ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    end(process)
+    return False
+
+
+def checkpoints(run: Path) -> list[int]:
+    """Updates that have a checkpoint."""
+    folder = run / "checkpoints"
+    return sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdecimal())
+
+
+def digest(run: Path) -> str:
+    """Of everything in the newest checkpoint: parameters, optimiser, and environments where they have a state."""
+    directory = RunDirectory(run)
+    plan = make_plan(read_experiment(directory.experiment_toml))
+    template = jax.eval_shape(lambda: training.initial_state(plan))
+    return params_digest(restore(directory, template).tree)
+
+
+def timeless_rows(run: Path) -> list[dict[str, Any]]:
+    """Every row of metrics.jsonl without its clock."""
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in read_metrics(run)]

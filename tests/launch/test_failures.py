@@ -1,0 +1,107 @@
+"""A run that cannot go on says why, exits with 1, and keeps what was good."""
+
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import podium
+from launch import commands, faulty
+from launch.commands import checkpoints, flags, tiny
+from podium.cli.main import main
+from podium.runs.checkpoint import Checkpoints
+from podium.runs.metrics import MetricsLog
+from podium.runs.progress import Progress
+from podium.runs.recorder import Counts, Recorder
+
+STEPS = ["--total-steps", "5000"]
+
+
+def fail(root: Path, capsys: pytest.CaptureFixture[str], **settings: object) -> tuple[podium.Run, str]:
+    """Train in an environment that fails; returns the run and what stderr said."""
+    args = ["train", "ppo", "launch.faulty:make", "--name", "run", "--root", str(root), "--quiet"]
+    assert main([*args, *STEPS, *flags(tiny(**settings))]) == 1
+    run = podium.Run(root / "run")
+    assert run.summary["status"] == "failed"
+    assert run.summary["samples"]["unexplained"] == 0
+    return run, capsys.readouterr().err
+
+
+def test_nan_in_the_loss_stops_the_run_names_the_metric_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, said = fail(tmp_path, capsys, env__kwargs='{how="nan",at=90}', checkpoint__every_updates=2)
+    (line,) = said.splitlines()
+    update = int(re.search(r"error: loss is nan at update (\d+)", line)[1])
+    newest = checkpoints(run.path)[-1]
+    assert newest < update
+    assert f"checkpoint {newest} is kept" in line
+    policy = podium.load(run)
+    assert policy.update == newest
+    assert np.isfinite(podium.evaluate(run, episodes=2).mean)
+
+
+def test_a_fused_run_stops_at_nan_too(tmp_path: Path) -> None:
+    settings = tiny(env__kwargs={"at": 80}, topology__dispatch=2, checkpoint__every_updates=2)
+    with pytest.raises(podium.TrainingError, match=r"loss is nan at update 6 .*checkpoint 4 is kept"):
+        podium.train("ppo", faulty.make_jax, name="run", set=settings, root=tmp_path, progress=False, track=())
+    run = podium.Run(tmp_path / "run", faulty.make_jax)
+    assert podium.load(run).update == 4
+    assert run.summary["status"] == "failed"
+    assert run.summary["samples"] == {
+        **dict.fromkeys(("stale", "lost", "undone", "in_flight", "unexplained"), 0),
+        **dict.fromkeys(("produced", "trained"), 6 * 64),
+    }
+
+
+def test_parameters_that_became_nan_never_replace_a_good_checkpoint(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path / "checkpoints") as saved, MetricsLog(tmp_path, track=()) as log:
+        recorder = Recorder(podium.Experiment(), log, Progress(1, False), saved, Counts(), threading.Event())
+        recorder.report(1, {"loss": 0.5}, [])
+        recorder.save({"train": {"weight": np.ones(2, np.float32), "updates": np.int32(1)}})
+        recorder.report(1, {"loss": 0.5}, [])
+        with pytest.raises(podium.TrainingError, match=r"train\['weight'\] has nan .*checkpoint 1 is kept"):
+            recorder.save({"train": {"weight": np.full(2, np.nan, np.float32), "updates": np.int32(2)}})
+    assert checkpoints(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_environment_that_raises_is_named_with_its_seed_and_its_own_traceback(
+    processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said = fail(tmp_path, capsys, env__kwargs='{how="raise",at=20}', env__processes=processes)
+    assert re.search(r"^error: environment \d \(seed \d+\) raised in step:$", said, re.MULTILINE)
+    assert "ZeroDivisionError: the wheel came off" in said
+    assert "faulty.py" in said
+    assert "inline.py" not in said, "only the environment's own traceback"
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_environment_that_returns_a_wrong_shape_is_named_with_both_shapes(
+    processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said = fail(tmp_path, capsys, env__kwargs='{how="shape",at=20}', env__processes=processes)
+    (line,) = said.splitlines()
+    assert re.match(r"error: environment \d \(seed \d+\) in step: observation has shape \(7,\)", line)
+    assert "its space says (3,)" in line
+
+
+def test_the_command_itself_exits_with_1_and_leaves_no_process(tmp_path: Path) -> None:
+    settings = tiny(env__kwargs='{how="raise",at=20}', env__processes=2)
+    process = commands.start("train", "ppo", "launch.faulty:make", *STEPS, *flags(settings), cwd=tmp_path)
+    assert process.wait(commands.LIMIT_S) == 1
+    assert commands.group_is_empty(process)
+    assert "ZeroDivisionError" in (tmp_path / "said").read_text()
+
+
+def test_a_failed_run_resumes_from_the_checkpoint_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = fail(tmp_path, capsys, env__kwargs='{how="nan",at=90}', checkpoint__every_updates=2)
+    failed = run.summary["samples"]
+    podium.resume(run, total_steps=run.summary["env_steps"] + 1, progress=False)
+    resumed = run.summary["samples"]
+    assert run.summary["status"] == "done"
+    assert resumed["undone"] > 0
+    assert resumed["lost"] == failed["in_flight"]
+    assert resumed["unexplained"] == 0

@@ -1,0 +1,84 @@
+"""What a loaded policy answers: one observation or many, trees, memory, greedy or not, within bounds."""
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import podium
+from launch import faulty
+from launch.commands import tiny
+from podium.launch.policy import Policy
+
+
+def load(root: Path, env: object, **changes: object) -> Policy:
+    run = podium.train("ppo", env, total_steps=100, set=tiny(**changes), root=root, track=(), progress=False)
+    return podium.load(run)
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return load(tmp_path_factory.mktemp("runs"), "gymnasium:CartPole-v1")
+
+
+def test_one_observation_gives_one_action_that_the_environment_takes(cartpole: Policy) -> None:
+    with gymnasium.make("CartPole-v1") as env:
+        obs, _ = env.reset(seed=0)
+        action, _ = cartpole.predict(obs)
+        assert env.action_space.contains(np.int64(action))
+        assert np.shape(action) == ()
+
+
+def test_a_batch_gives_the_actions_that_its_rows_give_alone(cartpole: Policy) -> None:
+    batch = np.random.default_rng(0).uniform(-1, 1, (5, 4))
+    actions, _ = cartpole.predict(batch)
+    assert actions.tolist() == [int(cartpole.predict(row)[0]) for row in batch]
+
+
+def test_greedy_answers_repeat_and_sampled_ones_vary(cartpole: Policy) -> None:
+    obs = np.zeros((64, 4), np.float32)
+    greedy, again = (cartpole.predict(obs)[0] for _ in range(2))
+    assert greedy.tolist() == again.tolist() == [greedy[0]] * 64
+    sampled, other = (cartpole.predict(obs, deterministic=False)[0] for _ in range(2))
+    assert set(sampled.tolist()) == {0, 1}
+    assert sampled.tolist() != other.tolist()
+
+
+def test_a_wrong_shape_is_told_with_the_right_one(cartpole: Policy) -> None:
+    with pytest.raises(podium.ConfigError, match=r"shape \(3,\): must be \(4,\), or a batch"):
+        cartpole.predict(np.zeros(3))
+
+
+def test_a_dict_observation_is_given_as_the_environment_gives_it(tmp_path: Path) -> None:
+    policy = load(tmp_path, faulty.make_tree)
+    obs, _ = faulty.make_tree().reset(seed=0)
+    assert policy.predict(obs)[0] in (0, 1)
+    batch = {name: np.stack([part, part]) for name, part in obs.items()}
+    assert policy.predict(batch)[0].shape == (2,)
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_continuous_actions_stay_within_their_bounds_sampled_or_not(squash: bool, tmp_path: Path) -> None:
+    changes = {"env__kwargs": {"action": "box"}, "algorithm__log_std": 2.0, "algorithm__squash": squash}
+    policy = load(tmp_path, "launch.faulty:make", **changes)
+    low, high = np.float32([-0.5, 2.0]), np.float32([0.5, 2.5])
+    for deterministic in (True, False):
+        actions, _ = policy.predict(np.zeros((100, 3)), deterministic=deterministic)
+        assert actions.shape == (100, 2)
+        assert (actions >= low).all()
+        assert (actions <= high).all()
+    assert len(np.unique(actions[:, 0])) > 10 or not squash
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_memory_carries_what_was_seen_and_none_starts_anew(kind: str, tmp_path: Path) -> None:
+    policy = load(tmp_path, "podium:Memory-v0", network__memory=kind, network__memory_size=4)
+    cue, blank = np.float32([1, 0]), np.float32([0, 0])
+    _, fresh = policy.predict(cue)
+    _, later = policy.predict(blank, fresh)
+    _, forgetful = policy.predict(blank)
+    leaves = [np.concatenate([np.ravel(x) for x in np.atleast_1d(m)]) for m in (later, forgetful)]
+    assert not np.array_equal(*leaves)
+    again = policy.predict(blank, policy.predict(cue)[1])[1]
+    assert np.array_equal(np.ravel(again), np.ravel(later))

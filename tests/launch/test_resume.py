@@ -1,0 +1,116 @@
+"""A run that was killed goes on as if it had not been."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import podium
+from launch import commands
+from launch.commands import checkpoints, digest, flags, kill_at_random, start, timeless_rows, tiny, wait_until
+from podium.cli.main import main
+from podium.runs.metrics import read_metrics
+
+FUSED = ["podium:Catch-v0", "--total-steps", "20000"]
+
+
+def test_a_fused_run_killed_three_times_ends_in_the_same_bits_as_one_never_killed(tmp_path: Path) -> None:
+    settings = flags(tiny(topology__dispatch=4, checkpoint__every_updates=8))
+    whole = commands.podium("train", "ppo", *FUSED, "--name", "whole", *settings, cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+
+    run, kills = tmp_path / "runs" / "killed", 0
+    process = start("train", "ppo", *FUSED, "--name", "killed", *settings, cwd=tmp_path)
+    for _ in range(3):
+        before = checkpoints(run)
+        if wait_until(lambda before=before: checkpoints(run) > before, process):
+            kills += kill_at_random(process, within_s=0.3)
+        if process.returncode == 0:
+            break
+        process = start("resume", "killed", cwd=tmp_path)
+    assert process.wait(commands.LIMIT_S) == 0, (tmp_path / "said").read_text()
+    assert kills >= 1
+
+    assert timeless_rows(run) == timeless_rows(tmp_path / "runs" / "whole")
+    assert digest(run) == digest(tmp_path / "runs" / "whole")
+    samples = podium.Run(run).summary["samples"]
+    assert samples["unexplained"] == 0
+    assert samples["trained"] == samples["produced"] - samples["undone"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with several checkpoints."""
+    root = tmp_path_factory.mktemp("runs")
+    settings = tiny(checkpoint__every_updates=4, checkpoint__keep=9, topology__dispatch=4)
+    return podium.train("ppo", "podium:Catch-v0", total_steps=1000, set=settings, root=root, progress=False).path
+
+
+def copy(run: Path, to: Path) -> Path:
+    target = to / run.name
+    for file in run.rglob("*"):
+        if file.is_file():
+            (target / file.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
+            (target / file.relative_to(run)).write_bytes(file.read_bytes())
+    return target
+
+
+def truncate(run: Path, update: int) -> None:
+    """Cut the checkpoint's largest file in half, as a full disk or a crashed machine would."""
+    largest = max((run / "checkpoints" / str(update)).rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else 0)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+
+
+def test_a_truncated_checkpoint_is_skipped_for_the_one_before_and_that_is_said(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copy(finished, tmp_path)
+    *_, good, newest = checkpoints(run)
+    truncate(run, newest)
+    assert podium.load(run).update == good
+    assert f"checkpoint {newest} cannot be read" in capsys.readouterr().err
+    trained = podium.Run(run).summary["env_steps"]
+    assert main(["resume", str(run), "--total-steps", "1200", "--quiet"]) == 0
+    assert f"going on from checkpoint {good}" in capsys.readouterr().err
+    summary = podium.Run(run).summary
+    assert any(f"checkpoint {newest} cannot be read" in note for note in summary["notes"])
+    at_checkpoint = next(row["step"] for row in read_metrics(run) if row["update"] == good)
+    assert summary["samples"]["undone"] == trained - at_checkpoint > 0
+    assert summary["samples"]["unexplained"] == 0
+    assert [row["update"] for row in read_metrics(run)] == list(range(1, summary["updates"] + 1))
+
+
+def test_a_run_none_of_whose_checkpoints_can_be_read_fails_with_one_line(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copy(finished, tmp_path)
+    for update in checkpoints(run):
+        truncate(run, update)
+    assert main(["resume", str(run), "--total-steps", "1200"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error:")
+    assert "has no checkpoint to go on from" in line
+
+
+def test_a_run_that_is_done_asks_for_more_steps(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", str(finished)]) == 2
+    assert "--total-steps" in capsys.readouterr().err
+
+
+def test_steps_undone_by_two_kills_without_a_checkpoint_between_are_both_counted(
+    finished: Path, tmp_path: Path
+) -> None:
+    """What a kill leaves: a summary from the process's start, and rows beyond the last checkpoint."""
+    run = copy(finished, tmp_path)
+    summary = podium.Run(run).summary
+    summary["samples"] |= {"produced": 700, "trained": 500, "undone": 150, "lost": 50, "in_flight": 0}
+    (run / "summary.json").write_text(json.dumps(summary | {"status": "running", "env_steps": 500}))
+    rows, newest = read_metrics(run), checkpoints(run)[-1]
+    extra = rows[-1] | {"update": newest + 1, "step": rows[-1]["step"] + 60}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(extra) + "\n")
+    podium.resume(run, total_steps=1100, progress=False)
+    samples = podium.Run(run).summary["samples"]
+    assert samples["undone"] == 150 + 60
+    assert samples["lost"] == 50
+    assert samples["unexplained"] == 0

@@ -1,0 +1,89 @@
+"""The built-in networks: shapes for every observation kind, memory that ends with the episode, initial weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podium.core.config import NetworkConfig
+from podium.core.errors import ConfigError
+from podium.core.specs import Array, Discrete, EnvSpec
+from podium.networks import network as networks
+from podium.networks.network import zeros_like_spec
+
+VECTOR = EnvSpec(Array((5,)), Discrete(3))
+
+
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_memory_ends_where_an_episode_starts(core):
+    network = networks.make(NetworkConfig(hidden=(8,), memory=core, memory_size=4), VECTOR, 3)
+    params = network.init(jax.random.key(0))
+    obs = jax.random.normal(jax.random.key(1), (6, 2, 5))
+    first = jnp.zeros((6, 2), bool).at[3, 0].set(True)
+    whole, _, _ = network.apply(params, network.memory(2), obs, first)
+    fresh, _, _ = network.apply(params, network.memory(2), obs[3:], jnp.zeros((3, 2), bool))
+    np.testing.assert_allclose(whole[3:, 0], fresh[:, 0], rtol=1e-6)
+    assert not np.allclose(whole[3:, 1], fresh[:, 1])
+
+
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+def test_step_by_step_gives_what_the_whole_sequence_gives(core):
+    network = networks.make(NetworkConfig(hidden=(8,), memory=core, memory_size=4), VECTOR, 3)
+    params = network.init(jax.random.key(0))
+    obs = jax.random.normal(jax.random.key(1), (6, 2, 5))
+    first = jax.random.bernoulli(jax.random.key(2), 0.3, (6, 2))
+    whole, values, last = network.apply(params, network.memory(2), obs, first)
+    memory = network.memory(2)
+    for t in range(6):
+        outputs, value, memory = network.apply(params, memory, obs[t : t + 1], first[t : t + 1])
+        np.testing.assert_allclose(outputs[0], whole[t], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(value[0], values[t], rtol=1e-5, atol=1e-7)
+    for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(last), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_hidden_weights_are_orthogonal_and_the_policy_starts_almost_uniform():
+    network = networks.make(NetworkConfig(hidden=(16, 16)), VECTOR, 3)
+    params = network.init(jax.random.key(0))
+    weights = np.asarray(params["policy"]["Dense_1"]["kernel"])
+    np.testing.assert_allclose(weights.T @ weights, 2 * np.eye(16), atol=1e-5)
+    assert np.abs(params["policy_head"]["kernel"]).max() < 0.01
+    assert not any(np.any(leaf) for path, leaf in jax.tree.leaves_with_path(params) if "bias" in str(path))
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Array((84, 84, 4), "uint8"),
+        Array((10, 5, 1), "uint8"),
+        {"camera": Array((36, 36, 3), "uint8"), "joints": Array((7,)), "goal": {"place": Array((2, 2))}},
+    ],
+)
+def test_images_and_dicts_become_outputs_and_values(observation):
+    network = networks.make(NetworkConfig(hidden=(8,)), EnvSpec(observation, Discrete(3)), 3)
+    shapes = jax.eval_shape(
+        lambda: network.apply(
+            network.init(jax.random.key(0)), (), zeros_like_spec(observation, (2, 3)), jnp.zeros((2, 3), bool)
+        )
+    )
+    assert shapes[0].shape == (2, 3, 3)
+    assert shapes[1].shape == (2, 3)
+
+
+def test_pixels_are_scaled_in_the_network_and_not_before():
+    spec = EnvSpec(Array((8, 8, 1), "uint8"), Discrete(2))
+    network = networks.make(NetworkConfig(hidden=(8,)), spec, 2)
+    params = network.init(jax.random.key(0))
+    white = jnp.full((1, 1, 8, 8, 1), 255, jnp.uint8)
+    outputs, _, _ = network.apply(params, (), white, jnp.zeros((1, 1), bool))
+    assert float(jnp.abs(outputs).max()) < 1.0
+
+
+def make_nothing(config, spec, num_outputs):
+    return None
+
+
+def test_a_factory_that_returns_no_network_is_refused():
+    path = f"{__name__}:make_nothing"
+    with pytest.raises(ConfigError, match=r"network.factory = .*must return a podium.networks.network.Network"):
+        networks.make(NetworkConfig(factory=path), VECTOR, 3)

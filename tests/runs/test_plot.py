@@ -1,0 +1,45 @@
+"""Pictures are drawn of one run, of one report, of many runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from podium.core.errors import ConfigError
+from podium.runs.plot import plot_run, plot_runs
+from runs.test_curves import write_run
+
+
+def is_drawn(path: Path) -> bool:
+    picture = imread(path)  # float[H, W, 4]
+    colours = np.unique((picture * 255).astype(np.uint8).view(np.uint32))
+    return picture.shape == (720, 1200, 4) and len(colours) > 20
+
+
+def test_a_run_gets_its_curve(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [None, *map(float, range(100))])
+    (run / "summary.json").write_text('{"steps_per_s": 1234.5, "episode_return": {"mean": 99.0}}')
+    assert plot_run(run) == run / "curve.png"
+    assert is_drawn(run / "curve.png")
+
+
+def test_a_run_of_one_report_is_drawn_too(tmp_path: Path) -> None:
+    assert is_drawn(plot_run(write_run(tmp_path / "run", [1.0])))
+
+
+def test_many_runs_are_drawn_in_one_picture(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{rate}-{seed}", [seed + rate * i for i in range(30)], seed, rate)
+        for rate, seeds in ((0.1, 3), (0.2, 2), (0.3, 1))
+        for seed in range(seeds)
+    ]
+    assert is_drawn(plot_runs(runs, tmp_path / "out" / "all.png"))
+    assert is_drawn(plot_runs(runs[:2], tmp_path / "labelled.png", labels=["mine", "mine"]))
+
+
+def test_no_runs_and_labels_that_do_not_match_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one run"):
+        plot_runs([])
+    with pytest.raises(ConfigError, match="2 for 1 runs"):
+        plot_runs([write_run(tmp_path / "a", [1.0])], labels=["a", "b"])

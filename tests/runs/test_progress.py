@@ -1,0 +1,87 @@
+"""Progress is a bar on a terminal, lines in a log, and nothing if it is disabled."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from podium.runs.progress import Due, Lines, Progress, Report, format_time
+
+REPORT = Report(step=25_000, total_steps=100_000, elapsed_s=75, episode_return=231.44, steps_per_s=1000, note="saved")
+
+
+def test_a_line_has_return_speed_time_left_and_elapsed() -> None:
+    assert str(REPORT) == " 25%  1:15 elapsed  25,000 steps  return 231.4  1,000 steps/s  1:15 left  saved"
+
+
+def test_what_is_not_known_yet_is_left_out() -> None:
+    assert str(Report(0, 10, 0, None, None, "")) == "  0%  0:00 elapsed  0 steps"
+
+
+def test_times_read_like_a_clock() -> None:
+    assert [format_time(s) for s in (0, 9.9, 75, 7384)] == ["0:00", "0:09", "1:15", "2:03:04"]
+
+
+def test_due_says_yes_at_first_and_then_once_in_a_period() -> None:
+    due = Due(1000)
+    assert [due(), due(), due()] == [True, False, False]
+    assert [Due(0)() for _ in range(3)] == [True, True, True]
+
+
+def test_a_log_gets_the_first_line_what_is_said_and_the_last() -> None:
+    lines: list[str] = []
+    display = Lines(lines.append)
+    reports = [Report(step, 100, 0, None, None, "") for step in range(0, 101, 10)]
+    for report in reports:
+        display.show(report)
+    display.say("saved")
+    display.stop(reports[-1])
+    assert lines == [str(reports[0]), "saved", str(reports[-1])]
+
+
+def test_a_pipe_gets_plain_lines_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    with Progress(100) as progress:
+        progress.say("[fused] why")
+        progress.update(50, 1.0, 10.0)
+        progress.update(100, 2.0, 10.0, note="done")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("[fused] why\n")
+    assert err.splitlines()[-1].startswith("100%  0:00 elapsed  100 steps  return 2.0  10 steps/s  0:00 left")
+    assert "\x1b" not in err
+
+
+def test_disabled_it_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    with Progress(100, enabled=False) as progress:
+        progress.say("x")
+        progress.update(50)
+    assert capfd.readouterr() == ("", "")
+
+
+ON_A_TERMINAL = """
+from podium.runs.progress import Progress
+with Progress(100_000) as progress:
+    progress.say("[fused] because")
+    progress.update(25_000, episode_return=231.44, steps_per_s=1000.0)
+"""
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "140"}
+    process = subprocess.Popen([sys.executable, "-c", ON_A_TERMINAL], stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # the terminal's other end was closed: the program has ended
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(timeout=30) == 0
+    text = shown.decode()
+    for part in ("[fused] because", "━", "25%", "25,000 steps", "return 231.4", "1,000 steps/s", "1:15 left"):
+        assert part in text

@@ -1,0 +1,136 @@
+"""Podium from Python: the promises of `podium.train`, `load`, `evaluate`, `resume` and their arguments."""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import podium
+from launch import faulty
+from launch.commands import TINY, digest, tiny
+from podium.core.settings import read_experiment, resolve
+from podium.runs.leaves import params_digest
+from podium.runs.metrics import read_metrics
+
+QUIET = {"progress": False, "track": ()}
+
+
+def train(env: object, root: Path, **options: object) -> podium.Run:
+    return podium.train("ppo", env, **({"total_steps": 200, "set": TINY, "root": root} | QUIET | options))
+
+
+def make_local() -> gymnasium.Env:
+    return faulty.make()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "gymnasium:CartPole-v1",
+        "launch.faulty:make",
+        make_local,
+        lambda: faulty.Faulty(),
+        functools.partial(faulty.Faulty, at=10**6),
+        faulty.Faulty,
+    ],
+    ids=["id", "path", "function", "lambda", "partial", "class"],
+)
+def test_an_environment_is_an_id_a_path_or_anything_that_makes_one(env: object, tmp_path: Path) -> None:
+    run = train(env, tmp_path)
+    assert run.summary["status"] == "done"
+    assert podium.evaluate(run, episodes=1).episodes == 1
+    podium.resume(run, total_steps=300, progress=False)
+    assert run.summary["env_steps"] >= 300
+
+
+def test_a_function_within_a_function_works_in_processes_too(tmp_path: Path) -> None:
+    length = 8
+
+    def make() -> gymnasium.Env:
+        return gymnasium.wrappers.TimeLimit(faulty.Faulty(), length)
+
+    run = train(make, tmp_path, set=tiny(env__processes=2))
+    assert run.summary["episode_return"]["mean"] == length
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> podium.Run:
+    return train("CartPole-v1", tmp_path_factory.mktemp("runs"), name="first", set=tiny(evaluation__episodes=2))
+
+
+def test_load_finds_a_run_by_itself_by_its_name_its_path_and_as_the_latest(cartpole: podium.Run) -> None:
+    root = cartpole.path.parent
+    found = [
+        podium.load(cartpole),
+        podium.load("first", root=root),
+        podium.load(cartpole.path),
+        podium.load(root=root),
+        podium.load(cartpole, best=True),
+    ]
+    assert len({params_digest(policy.params) for policy in found}) == 1
+
+
+def test_evaluate_plays_the_same_greedy_episodes_for_a_seed(cartpole: podium.Run) -> None:
+    one, same, other = (podium.evaluate(cartpole, episodes=3, seed=seed) for seed in (5, 5, 6))
+    assert one.returns == same.returns != other.returns
+    assert one.episodes == len(one.returns) == 3
+    assert one.mean == pytest.approx(np.mean(one.returns))
+    assert one.stderr == pytest.approx(np.std(one.returns, ddof=1) / 3**0.5)
+    assert cartpole.summary["eval_return"] >= 1
+
+
+def test_evaluate_films_an_episode(cartpole: podium.Run) -> None:
+    video = podium.evaluate(cartpole, episodes=1, video=True).video
+    assert video is not None
+    assert video.parent == cartpole.path / "videos"
+    assert b"ftyp" in video.read_bytes()[:16], "an mp4 starts with its file type"
+
+
+def test_init_from_starts_from_the_other_run_s_parameters_with_its_own_settings(cartpole: podium.Run) -> None:
+    still = tiny(algorithm__learning_rate=0.0)
+    root = cartpole.path.parent
+    run = train("CartPole-v1", root, set=still, init_from="first", name="second")
+    assert params_digest(podium.load(run).params) == params_digest(podium.load(cartpole).params)
+    assert params_digest(podium.load(train("CartPole-v1", root, set=still, name="third")).params) != params_digest(
+        podium.load(cartpole).params
+    )
+    assert read_metrics(run.path)[0]["learning_rate"] == 0
+    assert run.summary["notes"] == ["started from the training state of first"]
+    with pytest.raises(podium.ConfigError, match=r"--init-from first: .* this experiment needs"):
+        train("CartPole-v1", root, init_from=cartpole, set=tiny(network__hidden=[9]), name="fourth")
+    assert not (root / "fourth").exists()
+
+
+def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
+    runs = podium.train_seeds("ppo", "podium:Bandit-v0", seeds=2, name="b", total_steps=64, set=TINY, root=tmp_path)
+    assert [run.name for run in runs] == ["b-seed0", "b-seed1"]
+    assert [run.summary["seed"] for run in runs] == [0, 1]
+    assert digest(runs[0].path) != digest(runs[1].path)
+
+
+def test_an_experiment_object_and_its_file_give_the_same_run(tmp_path: Path) -> None:
+    experiment = resolve("ppo", "podium:Bandit-v0", preset="none", overrides=TINY, seed=4).experiment
+    one = podium.train(experiment, total_steps=64, root=tmp_path, **QUIET)
+    again = podium.train(config=one.path / "experiment.toml", root=tmp_path, **QUIET)
+    assert read_experiment(one.path / "experiment.toml") == replace(
+        experiment, limits=replace(experiment.limits, total_steps=64)
+    )
+    assert digest(one.path) == digest(again.path)
+    elsewhere = podium.train(experiment, make_local, total_steps=64, seed=5, root=tmp_path, **QUIET)
+    assert (elsewhere.summary["env_library"], elsewhere.summary["seed"]) == ("python", 5)
+
+
+def test_settings_beside_a_whole_experiment_are_refused_rather_than_ignored(tmp_path: Path) -> None:
+    with pytest.raises(podium.ConfigError, match="an Experiment is complete"):
+        podium.train(podium.Experiment(), set=TINY, root=tmp_path)
+
+
+def test_a_dry_run_shows_the_experiment_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = podium.dry_run("ppo", "podium:Catch-v0", total_steps=5000, set=TINY)
+    assert "total_steps = 5000" in shown
+    assert "mode fused: the environment is a JAX function" in shown
+    assert list(tmp_path.iterdir()) == []
