@@ -20,7 +20,6 @@ from podium_ppo import WORKLOADS
 from window import parse
 
 from podium.core import settings
-from podium.launch.devices import configure
 from podium.launch.plan import make_plan
 from podium.launch.training import initial_state
 from podium.ops.keys import run_key
@@ -39,7 +38,6 @@ def core_seconds(function: Callable[[], None], seconds: float) -> tuple[float, f
 
 def main() -> None:
     arguments = parse([name for name in WORKLOADS if name.startswith("halfcheetah")])
-    configure()
     env, chosen = WORKLOADS[arguments.workload]
     plan = make_plan(settings.resolve("ppo", env, preset="none", overrides=chosen).experiment)
     algorithm, num_envs = plan.algorithm, plan.experiment.env.num_envs

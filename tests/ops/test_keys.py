@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podium.core.errors import ConfigError
-from podium.ops.keys import row_keys, run_key
+from podium.ops.keys import normal, row_keys, run_key, uniform
 
 
 def data(keys):
@@ -44,3 +44,12 @@ def test_keys_differ_between_rows_steps_and_seeds():
 def test_a_seed_that_would_repeat_another_is_refused(seed):
     with pytest.raises(ConfigError, match=rf"seed = {seed}: must be from 0 to 4294967295"):
         run_key(seed)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3)])
+def test_the_numbers_of_a_row_are_those_of_jax_random(shape):
+    keys = jax.random.split(jax.random.key(7), 50)
+    expected = jax.vmap(lambda key: jax.random.uniform(key, shape))(keys)
+    np.testing.assert_array_equal(uniform(keys, shape), expected)
+    expected = jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
+    np.testing.assert_allclose(normal(keys, shape), expected, rtol=1e-6)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from podium.algorithms import minibatches
 from podium.algorithms.algorithm import Algorithm, Fragments
@@ -113,24 +114,31 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
             value=value[:-1],
             outputs=outputs[:-1] if config.objective == "adaptive_kl" else None,
             valid=batch.valid.astype(jnp.float32),
-            memory=jax.tree.map(lambda m: m[None], batch.memory),
+            memory=batch.memory,
         )
 
-    def weigh(rows: Minibatch, axis: str | None) -> Minibatch:
-        """Weights that add up to 1 over the minibatch's valid rows, and advantages normalised over them."""
-        count = jnp.maximum(_psum(jnp.sum(rows.valid), axis), 1.0)
-        weight, advantage = rows.valid / count, rows.advantage
+    def weigh(items: Minibatch, index: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
+        """Weights that add up to 1 over each minibatch's valid steps, and advantages normalised over them.
+
+        For all minibatches of an epoch at once: in the loop, each sum over devices would cost as much as a layer.
+        """
+        valid, advantage = items.valid[index], items.advantage[index]
+        inner = tuple(range(1, valid.ndim))
+
+        def total(x: jax.Array) -> jax.Array:
+            return _psum(jnp.sum(x, axis=inner, keepdims=True), axis)
+
+        weight = valid / jnp.maximum(total(valid), 1.0)
         if config.normalize_advantages:
-            advantage = advantage - _psum(jnp.sum(advantage * weight), axis)
-            advantage = advantage / (jnp.sqrt(_psum(jnp.sum(advantage**2 * weight), axis)) + 1e-8)
-        return rows._replace(valid=weight, advantage=advantage)
+            advantage = advantage - total(advantage * weight)
+            advantage = advantage / (jnp.sqrt(total(advantage**2 * weight)) + 1e-8)
+        return weight, advantage
 
     def loss(trained: Tree, state: TrainState, rows: Minibatch) -> tuple[jax.Array, dict]:
         """The loss of weighed rows [T, b] and what to report of them. Reset rows weigh nothing."""
         hyper = state.hyper
         params = state.params._replace(**trained)
-        memory = jax.tree.map(lambda m: m[0], rows.memory)
-        outputs, value, _ = network.apply(params.network, memory, rows.obs, rows.first)
+        outputs, value, _ = network.apply(params.network, rows.memory, rows.obs, rows.first)
         policy = distribution(params, outputs, rows.mask)
         advantage = rows.advantage
 
@@ -163,17 +171,14 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
             "clip_fraction": mean(jnp.abs(ratio - 1) > hyper["clip"]),
         }
 
-    def gradient_step(
-        state: TrainState, start: TrainState, rows: Minibatch, axis: str | None
-    ) -> tuple[TrainState, dict]:
+    def gradient_step(state: TrainState, start: TrainState, rows: Minibatch, axis: str | None) -> tuple:
         trained = _trained(state.params)
-        rows = weigh(rows, axis)
-        parts = _psum(
-            minibatches.sum_over_chunks(lambda part: jax.grad(loss, has_aux=True)(trained, start, part), rows), axis
-        )
-        gradient, metrics = parts
-        norm = optax.tree.norm(gradient)
-        shrink = jnp.minimum(1.0, state.hyper["max_grad_norm"] / (norm + 1e-6))
+
+        def parts(rows: Minibatch) -> tuple[Tree, dict]:
+            return jax.grad(loss, has_aux=True)(trained, start, rows)
+
+        gradient, metrics = _sum_over_axis(minibatches.sum_over_chunks(parts, rows), axis)
+        shrink = jnp.minimum(1.0, state.hyper["max_grad_norm"] / (optax.tree.norm(gradient) + 1e-6))
         step, moments = optimizer.update(jax.tree.map(lambda g: shrink * g, gradient), state.optimizer)
         rate = learning_rate(start)
         trained = jax.tree.map(lambda p, s: p - rate * s, trained, step)
@@ -190,11 +195,13 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         # that the first ratio is 1.
         state = state._replace(returns=statistics.update(state.returns, batch.discounted, batch.valid, axis))
         start, whole = state, prepare(state, batch)
-        items = whole if recurrent else _steps_as_items(whole)
+        items = _to_items(whole, recurrent)
 
-        def step(carry: tuple[TrainState, jax.Array], index: jax.Array) -> tuple:
+        def step(carry: tuple[TrainState, jax.Array], minibatch: tuple) -> tuple:
             state, stopped = carry
-            rows = jax.tree.map(lambda x: x[:, index], items)
+            index, weight, advantage = minibatch
+            picked = jax.tree.map(lambda x: x[index], items)
+            rows = _to_rows(picked._replace(valid=weight, advantage=advantage), recurrent)
             if config.kl_stop is None:
                 state, metrics = gradient_step(state, start, rows, axis)
                 return (state, stopped), (metrics, jnp.float32(1))
@@ -204,8 +211,8 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
             return (state, stopped | (metrics["approx_kl"] > config.kl_stop)), (metrics, 1.0 - stopped)
 
         def epoch(carry: tuple[TrainState, jax.Array], key: jax.Array) -> tuple:
-            index = minibatches.shuffle(key, items.valid.shape[1], num_minibatches, blocks, axis)
-            return jax.lax.scan(step, carry, index)
+            index = minibatches.shuffle(key, len(items.valid), num_minibatches, blocks, axis)
+            return jax.lax.scan(step, carry, (index, *weigh(items, index, axis)))
 
         nothing = dict.fromkeys(METRICS, jnp.float32(0))
         keys = jax.random.split(key, config.num_epochs)
@@ -245,13 +252,33 @@ def _trained(params: Params) -> dict[str, Tree]:
     return {"network": params.network, "log_std": params.log_std}
 
 
+def _sum_over_axis(parts: Tree, axis: str | None) -> Tree:
+    """Sum over devices as one array: twenty small sums would cost twenty meetings."""
+    if axis is None:
+        return parts
+    flat, to_parts = ravel_pytree(parts)
+    return to_parts(jax.lax.psum(flat, axis))
+
+
 def _psum(x: Tree, axis: str | None) -> Tree:
     return x if axis is None else jax.lax.psum(x, axis)
 
 
-def _steps_as_items(rows: Minibatch) -> Minibatch:
-    """[T, B, ...] to [1, B * T, ...]: each step is an item, environments (and so blocks) kept together."""
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(1, -1, *x.shape[2:]), rows)
+def _to_items(rows: Minibatch, recurrent: bool) -> Minibatch:
+    """[T, B, ...] to what is shuffled, along the first axis: sequences [B, T, ...] or single steps [B * T, ...].
+
+    Environments stay together, and so do the blocks of `minibatches.shuffle`.
+    """
+    items = jax.tree.map(lambda x: x.swapaxes(0, 1), rows._replace(memory=()))
+    if not recurrent:
+        items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)
+    return items._replace(memory=rows.memory)
+
+
+def _to_rows(items: Minibatch, recurrent: bool) -> Minibatch:
+    """Items of a minibatch as [T, b, ...] again; single steps are fragments of length 1."""
+    rows = jax.tree.map(lambda x: x.swapaxes(0, 1) if recurrent else x[None], items._replace(memory=()))
+    return rows._replace(memory=items.memory)
 
 
 def _explained_variance(rows: Minibatch, axis: str | None) -> jax.Array:

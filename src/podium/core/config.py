@@ -86,7 +86,7 @@ class TopologyConfig(Section):
     staleness: int = 1
     """How many versions collecting may run ahead of learning (inline); 0 is synchronous and deterministic."""
     slots: int | None = None
-    """Groups of environments that take turns: one is stepped while another's actions are chosen. None: chosen."""
+    """Groups of environments that take turns: one is stepped while another's actions are chosen. None: one."""
     devices: int | None = None
     """Devices that a fused run shards its environments over; None: all that divide env.num_envs."""
     dispatch: int | None = None

@@ -1,7 +1,7 @@
 """What a run will do, worked out before anything starts: `podium train --dry-run` prints it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import jax
@@ -14,7 +14,10 @@ from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
+from podium.launch.devices import configure
 from podium.workers.fused import iterations_per_dispatch
+
+ROWS_PER_CORE = 4096
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,15 @@ class Plan:
 
 def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = ()) -> Plan:
     """Resolve environment, algorithm and mode; whatever cannot work raises ConfigError here."""
+    configure(experiment)
     env = envs.resolve(experiment.env, factory=env_factory)
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
-    slots = _choose_slots(experiment, env) if mode == "inline" else 1
+    slots = _choose_slots(experiment) if mode == "inline" else 1
     devices = _choose_devices(experiment) if mode == "fused" else 1
     notes = (*notes, env.note, f"mode {mode}: {why}")
+    chosen = {"mode": mode, "devices": devices} if mode == "fused" else {"mode": mode, "slots": slots}
+    experiment = replace(experiment, topology=replace(experiment.topology, **chosen))
     return Plan(experiment, env, algorithm, mode, slots, devices, notes)
 
 
@@ -74,24 +80,28 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Literal["fus
     return "fused", "asked for" if wanted == "fused" else "the environment is a JAX function"
 
 
-def _choose_slots(experiment: Experiment, env: ResolvedEnv) -> int:
-    """Two, where environments step outside Python's lock: one half is stepped while the other acts."""
-    slots, num_envs = experiment.topology.slots, experiment.env.num_envs
-    if slots is None:
-        beside = env.library == "envpool" or experiment.env.processes > 1
-        return 2 if beside and num_envs % 2 == 0 else 1
+def _choose_slots(experiment: Experiment) -> int:
+    """One: EnvPool's are faster in one batch, where choosing actions takes a tenth of a step's time."""
+    slots, num_envs = experiment.topology.slots or 1, experiment.env.num_envs
     if num_envs % slots:
         raise ConfigError(f"topology.slots = {slots}: must divide env.num_envs = {num_envs}")
     return slots
 
 
 def _choose_devices(experiment: Experiment) -> int:
+    """All accelerators; of the CPU's cores, as many as have a few thousand rows of each minibatch to work on.
+
+    With fewer, meeting to add up gradients takes longer than the second core saves.
+    """
     wanted, num_envs = experiment.topology.devices, experiment.env.num_envs
     available = jax.local_device_count()
     if wanted is None:
+        if jax.default_backend() == "cpu":
+            rows = getattr(experiment.algorithm, "minibatch_size", experiment.steps_per_update)
+            available = min(available, max(1, rows // ROWS_PER_CORE))
         return max(n for n in range(1, available + 1) if MAX_BLOCKS % n == 0 and num_envs % n == 0)
     if wanted > available:
         raise ConfigError(f"topology.devices = {wanted}: this machine has {available}")
-    if num_envs % wanted:
-        raise ConfigError(f"topology.devices = {wanted}: must divide env.num_envs = {num_envs}")
+    if num_envs % wanted or MAX_BLOCKS % wanted:
+        raise ConfigError(f"topology.devices = {wanted}: must divide env.num_envs = {num_envs} and {MAX_BLOCKS}")
     return wanted

@@ -11,7 +11,6 @@ from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box
 from podium.core.types import Tree
 from podium.launch import training
-from podium.launch.devices import configure
 from podium.launch.plan import Plan, make_plan
 from podium.launch.restore import restore
 from podium.ops.keys import row_keys, run_key
@@ -70,7 +69,6 @@ class Policy:
 
 def load_policy(directory: RunDirectory, env_factory: Callable | None = None, best: bool = False) -> Policy:
     """The policy of a run's newest checkpoint, or of its best."""
-    configure()
     plan = make_plan(settings.read_experiment(directory.experiment_toml), env_factory)
     template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
     restored = restore(directory, template, part="train", best=best)

@@ -15,7 +15,6 @@ from podium.core.config import Experiment
 from podium.core.errors import CheckpointError, ConfigError, EnvError
 from podium.core.types import Tree
 from podium.launch import training
-from podium.launch.devices import configure
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
 from podium.launch.plan import Plan
 from podium.launch.restore import restore
@@ -50,7 +49,6 @@ def train(
     The directory is made last: what cannot start leaves nothing behind, and overwrites nothing.
     """
     require_trackers(track)
-    configure()
     state = jax.jit(lambda: training.initial_state(plan))()
     notes = []
     if init_from is not None:
@@ -70,7 +68,6 @@ def resume(
     progress: bool = True,
 ) -> None:
     """Go on from the newest checkpoint that is whole."""
-    configure()
     directory.require_writable()
     template = jax.eval_shape(lambda: training.initial_state(plan))
     restored = restore(directory, template)

@@ -20,11 +20,6 @@ from podium.networks.recurrent import CORES
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "elu": nn.elu}
 
 
-def orthogonal_dense(features: int, scale: float, name: str | None = None) -> nn.Dense:
-    """A layer with orthogonal weights and zero bias."""
-    return nn.Dense(features, kernel_init=nn.initializers.orthogonal(scale), name=name)
-
-
 class NatureCNN(nn.Module):
     """Three convolutions and a dense layer (Mnih et al., 2015) over [N, H, W, C] pixels in 0..1.
 
@@ -40,7 +35,7 @@ class NatureCNN(nn.Module):
             padding = "VALID" if large else "SAME"
             x = nn.relu(nn.Conv(features, (kernel, kernel), (stride, stride), padding, kernel_init=init)(x))
         x = x.reshape(*x.shape[:-3], -1)
-        return nn.relu(orthogonal_dense(512, 2**0.5)(x))
+        return nn.relu(nn.Dense(512, kernel_init=nn.initializers.orthogonal(2**0.5))(x))
 
 
 class Encoder(nn.Module):
@@ -59,8 +54,26 @@ class Encoder(nn.Module):
         return jnp.concatenate(features, axis=-1) if len(features) > 1 else features[0]
 
 
+class Dense(nn.Module):
+    """A layer over activations [in, N], features first, to [out, N].
+
+    On the CPU the three matrix products of such a layer and its gradient take two thirds of the time that
+    rows-first ones do, since each then sums along the axis that lies contiguous in memory.
+    """
+
+    features: int
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        weights = nn.initializers.orthogonal(self.scale, column_axis=0)
+        kernel = self.param("kernel", weights, (self.features, x.shape[0]))
+        bias = self.param("bias", nn.initializers.zeros, (self.features, 1))
+        return kernel @ x + bias
+
+
 class MLP(nn.Module):
-    """Hidden layers, each followed by the activation."""
+    """Hidden layers over [in, N], each followed by the activation."""
 
     hidden: Sequence[int]
     activation: str
@@ -68,7 +81,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for width in self.hidden:
-            x = ACTIVATIONS[self.activation](orthogonal_dense(width, 2**0.5)(x))
+            x = ACTIVATIONS[self.activation](Dense(width, 2**0.5)(x))
         return x
 
 
@@ -81,19 +94,20 @@ class ActorCritic(nn.Module):
 
     @nn.compact
     def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
-        features = Encoder(name="encoder")(obs)
+        features = Encoder(name="encoder")(obs).reshape(first.size, -1).T
         if self.shared:
             hidden = MLP(self.config.hidden, self.config.activation, name="torso")(features)
             if self.config.memory != "none":
                 core = CORES[self.config.memory](self.config.memory_size, name="core")
-                memory, hidden = core(memory, hidden, first)
+                memory, hidden = core(memory, hidden.T.reshape(*first.shape, -1), first)
+                hidden = hidden.reshape(first.size, -1).T
             policy = value = hidden
         else:
             policy = MLP(self.config.hidden, self.config.activation, name="policy")(features)
             value = MLP(self.config.hidden, self.config.activation, name="value")(features)
-        outputs = orthogonal_dense(self.num_outputs, 0.01, "policy_head")(policy)
-        value = orthogonal_dense(1, 1.0, "value_head")(value)
-        return outputs, value[..., 0], memory
+        outputs = Dense(self.num_outputs, 0.01, name="policy_head")(policy)
+        value = Dense(1, 1.0, name="value_head")(value)
+        return outputs.T.reshape(*first.shape, -1), value.reshape(first.shape), memory
 
 
 def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:

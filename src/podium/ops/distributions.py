@@ -9,7 +9,6 @@ All have `sample`, `sample_with_log_prob`, `mode`, `log_prob`, `entropy` and `kl
 They are trees of arrays, and so pass through jit, vmap and scan. Keys are typed (`jax.random.key`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from podium.core import specs
 from podium.core.errors import ConfigError
+from podium.ops import keys
 
 # Logits of illegal actions. Finite, so that 0 * log 0 is 0 and gradients are not NaN; exp of it is exactly 0.
 # Where nothing is legal (the reset row of a finished game), all actions come out equally likely.
@@ -55,7 +55,7 @@ class Categorical:
         # uniform numbers are below 1: so rounding in the sums never draws an illegal action.
         reach = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
         draws = self.logits.shape[key.ndim : -1]
-        uniform = _draw_rows(lambda row_key: jax.random.uniform(row_key, draws), key)
+        uniform = keys.uniform(key, draws)
         threshold = uniform[..., None] * jnp.max(reach, axis=-1, keepdims=True)
         return jnp.argmax(reach > threshold, axis=-1).astype(jnp.int32)
 
@@ -171,8 +171,7 @@ class DiagonalGaussian:
         return jnp.sum(0.5 * (jnp.expm1(2 * log_ratio) + distance**2) - log_ratio, axis=-1)
 
     def _draw(self, key: jax.Array) -> jax.Array:
-        noise = _draw_rows(lambda row_key: jax.random.normal(row_key, self.mean.shape[key.ndim :]), key)
-        return self.mean + jnp.exp(self.log_std) * noise
+        return self.mean + jnp.exp(self.log_std) * keys.normal(key, self.mean.shape[key.ndim :])
 
     def _log_density(self, x: jax.Array) -> jax.Array:
         z = (x - self.mean) * jnp.exp(-self.log_std)
@@ -321,12 +320,6 @@ def make(
 
 def _forbid(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
     return logits if mask is None else jnp.where(mask, logits, ILLEGAL)
-
-
-def _draw_rows(draw: Callable[[jax.Array], jax.Array], key: jax.Array) -> jax.Array:
-    """`draw` with each key of key[...] by itself, so that a row's noise is its key's alone."""
-    rows = jax.vmap(draw)(key.reshape(-1))
-    return rows.reshape(*key.shape, *rows.shape[1:])
 
 
 def _flatten(action: jax.Array, like: jax.Array, shape: tuple[int, ...] | None) -> jax.Array:
