@@ -154,8 +154,10 @@ def evaluate(
     best: bool = False,
 ) -> Evaluation:
     """Play greedy episodes with frozen normalisation; `video` films the first one."""
-    from podium.launch.evaluation import evaluate_policy, film
+    from podium.launch.evaluation import draw_without_a_screen, evaluate_policy, film
 
+    if video:
+        draw_without_a_screen()
     directory = _find(run, root)
     policy = load(Run(directory.path, _factory(run)), best=best)
     played = evaluate_policy(policy, episodes, seed)

@@ -1,5 +1,7 @@
 """Plays episodes with a trained policy, and films them."""
 
+import os
+import sys
 from pathlib import Path
 
 import jax
@@ -30,6 +32,14 @@ def evaluate_params(plan: Plan, params: Tree, episodes: int, seed: int) -> Evalu
 def evaluate_policy(policy: Policy, episodes: int, seed: int) -> Evaluation:
     """The same for a loaded policy."""
     return evaluate_params(policy.plan, policy.params, episodes, seed)
+
+
+def draw_without_a_screen() -> None:
+    """Let MuJoCo and SDL draw where there is no screen; before they are imported, or they would not notice."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 
 
 def film(policy: Policy, directory: RunDirectory, seed: int) -> Path:
