@@ -113,6 +113,23 @@ def test_what_a_reset_row_holds_changes_nothing():
     assert equal(state, other)
 
 
+def test_a_final_observation_that_is_not_a_number_reaches_nothing():
+    config = small(normalize_observations=True)
+    fragment = random_fragment()
+    obs = fragment.obs.copy()
+    obs[1, 0] = np.nan  # row 0 terminated at t=0: this is what its simulator ended in
+    _, state, metrics = one_update(config, fragment._replace(obs=obs))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, metrics)))
+
+
+def test_a_fragment_of_reset_rows_only_changes_no_parameter():
+    fragment = random_fragment()
+    nothing = fragment._replace(valid=np.zeros_like(fragment.valid))
+    before, after, metrics = one_update(small(), nothing)
+    assert equal(before.params, after.params)
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
 def test_rows_after_an_end_do_not_reach_the_episode_before():
     config = small(gae_lambda=1.0)
     fragment = random_fragment()
@@ -228,14 +245,15 @@ def test_the_kl_coefficient_moves_towards_the_target():
 
 def test_a_linear_schedule_ends_at_zero():
     config = small(schedule="linear", learning_rate=1.0)
-    config = replace(config, limits=replace(config.limits, total_steps=4 * config.steps_per_update))
+    valid = int(random_fragment().valid.sum())  # reset rows are not steps
+    config = replace(config, limits=replace(config.limits, total_steps=4 * valid))
     algorithm = ppo.make(config.algorithm, config, SPEC)
     state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
     rates = []
     for _ in range(5):
         state, metrics, _ = jax.jit(algorithm.update)(state, random_fragment(), jax.random.key(0))
         rates.append(float(metrics["learning_rate"]))
-    assert rates == [1.0, 0.75, 0.5, 0.25, 0.0]
+    np.testing.assert_allclose(rates, [1.0, 0.75, 0.5, 0.25, 0.0], atol=1e-6)
 
 
 def test_changing_a_traced_hyperparameter_compiles_nothing():
@@ -263,3 +281,14 @@ def test_squash_without_bounds_is_refused():
     spec = EnvSpec(Array((3,)), Box((1,), (-np.inf,), (np.inf,)))
     with pytest.raises(ConfigError, match=r"algorithm.squash = true: needs continuous actions with finite bounds"):
         ppo.make(config.algorithm, config, spec)
+
+
+def test_a_large_recurrent_minibatch_computed_in_pieces_gives_the_same(monkeypatch):
+    config = experiment("Memory-v0", minibatch_size=256)
+    config = replace(config, network=NetworkConfig(hidden=(8,), memory="lstm", memory_size=8))
+    whole, _ = run(config, 1)
+    in_pieces = ppo.minibatches.sum_over_chunks
+    monkeypatch.setattr(ppo.minibatches, "sum_over_chunks", lambda f, rows: in_pieces(f, rows, chunk=64))
+    pieces, _ = run(config, 1)
+    for a, b in zip(jax.tree.leaves(whole.train.params), jax.tree.leaves(pieces.train.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)

@@ -65,7 +65,7 @@ def test_specs_agree_between_libraries() -> None:
 
 @pytest.mark.parametrize("name", ["gymnax:CartPole-v1", "podium:Catch-v0", "envs.counting:make_counting_jax"])
 def test_jax_environments_also_run_on_the_host(name: str) -> None:
-    found = resolve(EnvConfig(name), mode="fused")
+    found = resolve(EnvConfig(name))
     assert found.kind == "jax"
     assert found.jax_env is not None
     check_host_env(found.make_host, steps=20)
@@ -175,11 +175,6 @@ def test_an_environment_that_cannot_be_reset_shows_its_own_traceback() -> None:
 
     with pytest.raises(EnvError, match=r"(?s)made and reset \(seed 0\).*ZeroDivisionError: no start"):
         resolve(EnvConfig("lame"), factory=Lame)
-
-
-def test_fused_needs_a_jax_environment() -> None:
-    with pytest.raises(ConfigError, match=r"topology.mode = 'fused': CartPole-v1 .*gymnax:CartPole-v1 is one"):
-        resolve(EnvConfig("CartPole-v1"), mode="fused")
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,15 @@ def test_looking_at_runs_imports_neither_jax_nor_matplotlib() -> None:
         "assert not {'jax', 'matplotlib', 'tensorboardX', 'rich', 'orbax'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_run_that_another_process_writes_is_neither_resumed_nor_overwritten(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "mine", "stem")
+    run.experiment_toml.write_text("")
+    with run.hold():
+        with pytest.raises(ConfigError, match=rf"run mine is still running, in process {os.getpid()}"), run.hold():
+            pass
+        with pytest.raises(ConfigError, match="run mine is still running"):
+            RunDirectory.create(tmp_path, "mine", "stem", overwrite=True)
+    with RunDirectory.create(tmp_path, "mine", "stem", overwrite=True).hold():
+        pass

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from podium.core.errors import ConfigError
 from podium.core.types import Tree
 
 MAX_BLOCKS = 8
@@ -27,7 +28,10 @@ def shuffle(key: jax.Array, num_items: int, num_minibatches: int, blocks: int, a
     every block: so one device with 8 blocks and 8 devices with one draw the same minibatches.
     """
     if axis is not None:
-        blocks //= jax.lax.axis_size(axis)
+        devices = jax.lax.axis_size(axis)
+        if blocks % devices:
+            raise ConfigError(f"topology.devices = {devices}: must divide the {blocks} block(s) of a minibatch's rows")
+        blocks //= devices
     first_block = 0 if axis is None else jax.lax.axis_index(axis) * blocks
     per_block = num_items // blocks
     keys = jax.vmap(lambda block: jax.random.fold_in(key, block))(first_block + jnp.arange(blocks))

@@ -37,7 +37,7 @@ class TrainState(NamedTuple):
     optimizer: optax.OptState
     returns: statistics.RunningStatistics
     kl_coef: jax.Array
-    updates: jax.Array
+    steps: jax.Array  # valid steps trained on, which schedules count in
     hyper: dict[str, jax.Array]
 
 
@@ -59,9 +59,9 @@ class Minibatch(NamedTuple):
 
 def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """PPO for one environment spec."""
-    _check(config, experiment, spec)
     network = networks.make(experiment.network, spec, distributions.num_outputs(spec.action))
     recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: network.memory(1))))
+    _check(config, experiment, spec, recurrent)
     optimizer = optax.scale_by_adam(eps=1e-5)
     rows_per_minibatch = config.minibatch_size // config.fragment_length if recurrent else config.minibatch_size
     blocks = minibatches.num_blocks(experiment.env.num_envs, rows_per_minibatch)
@@ -78,7 +78,7 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
             optimizer=optimizer.init(_trained(params)),
             returns=statistics.init(jnp.zeros(())),
             kl_coef=jnp.ones(()),
-            updates=jnp.zeros((), jnp.int32),
+            steps=jnp.zeros(()),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
 
@@ -138,7 +138,8 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         """The loss of weighed rows [T, b] and what to report of them. Reset rows weigh nothing."""
         hyper = state.hyper
         params = state.params._replace(**trained)
-        outputs, value, _ = network.apply(params.network, rows.memory, rows.obs, rows.first)
+        memory = jax.tree.map(lambda m: m[0], rows.memory)
+        outputs, value, _ = network.apply(params.network, memory, rows.obs, rows.first)
         policy = distribution(params, outputs, rows.mask)
         advantage = rows.advantage
 
@@ -187,7 +188,7 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     def learning_rate(state: TrainState) -> jax.Array:
         rate = state.hyper["learning_rate"]
         if config.schedule == "linear":
-            rate = rate * jnp.maximum(0.0, 1 - state.updates / experiment.total_updates)
+            rate = rate * jnp.maximum(0.0, 1 - state.steps / experiment.limits.total_steps)
         return rate
 
     def update(state: TrainState, batch: Fragment, key: jax.Array, axis: str | None = None) -> tuple:
@@ -232,7 +233,8 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
             params = params._replace(observations=statistics.update(params.observations, seen, batch.valid, axis))
         kl, coef = metrics["approx_kl"], state.kl_coef
         coef = jnp.where(kl > 1.5 * config.kl_target, coef * 2, jnp.where(kl < config.kl_target / 1.5, coef / 2, coef))
-        return state._replace(params=params, kl_coef=jnp.clip(coef, 1e-4, 1e4), updates=state.updates + 1)
+        steps = state.steps + _psum(jnp.sum(batch.valid), axis)
+        return state._replace(params=params, kl_coef=jnp.clip(coef, 1e-4, 1e4), steps=steps)
 
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
@@ -269,38 +271,49 @@ def _to_items(rows: Minibatch, recurrent: bool) -> Minibatch:
 
     Environments stay together, and so do the blocks of `minibatches.shuffle`.
     """
-    items = jax.tree.map(lambda x: x.swapaxes(0, 1), rows._replace(memory=()))
+    # What a reset row holds is left out rather than weighed by 0: a final observation may be NaN.
+    whole = jax.tree.map(lambda x: jnp.where(_like(rows.valid > 0, x), x, 0), rows._replace(memory=()))
+    items = jax.tree.map(lambda x: x.swapaxes(0, 1), whole._replace(first=rows.first))
     if not recurrent:
         items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)
     return items._replace(memory=rows.memory)
 
 
 def _to_rows(items: Minibatch, recurrent: bool) -> Minibatch:
-    """Items of a minibatch as [T, b, ...] again; single steps are fragments of length 1."""
+    """Items of a minibatch as [T, b, ...] again, memory as [1, b, ...]; single steps are fragments of length 1."""
     rows = jax.tree.map(lambda x: x.swapaxes(0, 1) if recurrent else x[None], items._replace(memory=()))
-    return rows._replace(memory=items.memory)
+    return rows._replace(memory=jax.tree.map(lambda m: m[None], items.memory))
+
+
+def _like(flags: jax.Array, x: jax.Array) -> jax.Array:
+    """Flags [T, B] with as many axes as x [T, B, ...]."""
+    return flags.reshape(*flags.shape, *(1,) * (x.ndim - flags.ndim))
 
 
 def _explained_variance(rows: Minibatch, axis: str | None) -> jax.Array:
     """1 - Var(target - value) / Var(target): 1 is a perfect critic, 0 a useless one."""
 
+    valid = rows.valid > 0
+    count = jnp.maximum(_psum(jnp.sum(valid), axis), 1)
+
     def variance(x: jax.Array) -> jax.Array:
-        count, total, squares = _psum((jnp.sum(rows.valid), jnp.sum(x * rows.valid), jnp.sum(x**2 * rows.valid)), axis)
-        return squares / count - (total / count) ** 2
+        x = jnp.where(valid, x, 0)
+        centred = jnp.where(valid, x - _psum(jnp.sum(x), axis) / count, 0)
+        return _psum(jnp.sum(centred**2), axis) / count
 
     return 1 - variance(rows.target - rows.value) / (variance(rows.target) + 1e-8)
 
 
-def _check(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> None:
+def _check(config: PPOConfig, experiment: Experiment, spec: EnvSpec, recurrent: bool) -> None:
     """Refuse what cannot work, before anything is compiled."""
     rows = experiment.steps_per_update
     if rows % config.minibatch_size:
         raise ConfigError(
             f"algorithm.minibatch_size = {config.minibatch_size}: must divide fragment_length x num_envs = {rows}"
         )
-    if experiment.network.memory != "none" and config.minibatch_size % config.fragment_length:
+    if recurrent and config.minibatch_size % config.fragment_length:
         raise ConfigError(
-            f"algorithm.minibatch_size = {config.minibatch_size}: with network.memory it must be a multiple of "
+            f"algorithm.minibatch_size = {config.minibatch_size}: with a recurrent network it must be a multiple of "
             f"algorithm.fragment_length = {config.fragment_length}, since minibatches are whole sequences"
         )
     if config.squash and not (isinstance(spec.action, Box) and spec.action.is_bounded):

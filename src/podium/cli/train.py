@@ -47,7 +47,7 @@ class Train(Command):
     preset: Annotated[str, flag("NAME|none")] = "auto"
     """One of `podium presets`; left out, the one that fits algorithm and environment."""
     init_from: Annotated[str | None, flag("RUN")] = None
-    """Start from another run's parameters."""
+    """Start from another run's training state: parameters, optimiser and normalisers."""
     config: Annotated[Path | None, flag("FILE")] = None
     """TOML with any part of an experiment."""
     set: UseAppendAction[Annotated[tuple[str, ...], flag("KEY=VALUE ...")]] = ()

@@ -88,7 +88,8 @@ class TopologyConfig(Section):
     slots: int | None = None
     """Groups of environments that take turns: one is stepped while another's actions are chosen. None: one."""
     devices: int | None = None
-    """Devices that a fused run shards its environments over; None: all that divide env.num_envs."""
+    """Devices that a fused run shards its environments over. None: every accelerator, or as many cores as have
+    4,096 rows of a minibatch each."""
     dispatch: int | None = None
     """Iterations for each dispatch of a fused run; None: about 16,384 steps' worth."""
 
@@ -253,11 +254,6 @@ class Experiment:
     def steps_per_update(self) -> int:
         """Rows that one update eats: T x B, reset rows included."""
         return self.algorithm.fragment_length * self.env.num_envs
-
-    @property
-    def total_updates(self) -> int:
-        """Updates until limits.total_steps if no row is a reset row; schedules count in them."""
-        return -(-self.limits.total_steps // self.steps_per_update)
 
 
 ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig}

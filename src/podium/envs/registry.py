@@ -49,7 +49,7 @@ class ResolvedEnv:
     note: str
 
 
-def resolve(config: EnvConfig, mode: str = "auto", factory: Callable[..., Any] | None = None) -> ResolvedEnv:
+def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> ResolvedEnv:
     """Find the environment that a configuration names; `factory` stands in for a Python path.
 
     env = resolve(EnvConfig("CartPole-v1")).make_host(seeds=range(16))
@@ -64,10 +64,6 @@ def resolve(config: EnvConfig, mode: str = "auto", factory: Callable[..., Any] |
         found = resolve_factory(config, wrappers, load_path(config.id, "env.id"))
     else:
         found = resolve_plain(config, wrappers)
-    if mode == "fused" and found.jax_env is None:
-        jax_twin = f"gymnax:{name or library}"
-        hint = f"; {jax_twin} is one" if (jax_twin, "gymnax") in list_envs() else ""
-        raise ConfigError(f"topology.mode = 'fused': {config.id} is no JAX environment{hint}; inline steps it")
     return found
 
 

@@ -79,7 +79,9 @@ class Rows:
                 self._tallies.append(tally)
                 self._envs.append(tally if wrap is None else wrap(tally))
             except Exception as error:
-                raise self._blame(row, "its constructor", error) from error
+                blame = self._blame(row, "its constructor", error)
+                self.close()
+                raise blame from error
         self._check_spec()
         self._write = observation_writer(self._envs[0].observation_space)
         self._decode = action_decoder(self._envs[0].action_space)

@@ -8,7 +8,7 @@ import jax
 
 from podium.algorithms import registry as algorithms
 from podium.algorithms.algorithm import Algorithm
-from podium.algorithms.minibatches import MAX_BLOCKS
+from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -36,7 +36,7 @@ class Plan:
 def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = ()) -> Plan:
     """Resolve environment, algorithm and mode; whatever cannot work raises ConfigError here."""
     configure(experiment)
-    env = envs.resolve(experiment.env, factory=env_factory)
+    env = envs.resolve(experiment.env, env_factory)
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
     slots = _choose_slots(experiment) if mode == "inline" else 1
@@ -93,15 +93,24 @@ def _choose_devices(experiment: Experiment) -> int:
 
     With fewer, meeting to add up gradients takes longer than the second core saves.
     """
-    wanted, num_envs = experiment.topology.devices, experiment.env.num_envs
-    available = jax.local_device_count()
+    wanted, available, blocks = experiment.topology.devices, jax.local_device_count(), _blocks(experiment)
     if wanted is None:
         if jax.default_backend() == "cpu":
             rows = getattr(experiment.algorithm, "minibatch_size", experiment.steps_per_update)
             available = min(available, max(1, rows // ROWS_PER_CORE))
-        return max(n for n in range(1, available + 1) if MAX_BLOCKS % n == 0 and num_envs % n == 0)
+        return max(n for n in range(1, available + 1) if blocks % n == 0)
     if wanted > available:
         raise ConfigError(f"topology.devices = {wanted}: this machine has {available}")
-    if num_envs % wanted or MAX_BLOCKS % wanted:
-        raise ConfigError(f"topology.devices = {wanted}: must divide env.num_envs = {num_envs} and {MAX_BLOCKS}")
+    if blocks % wanted:
+        raise ConfigError(
+            f"topology.devices = {wanted}: must divide {blocks}, the blocks that minibatches are drawn from"
+        )
     return wanted
+
+
+def _blocks(experiment: Experiment) -> int:
+    """Into how many blocks an algorithm with minibatches cuts the environments; each device has whole ones."""
+    rows = getattr(experiment.algorithm, "minibatch_size", 0)
+    if experiment.network.memory != "none" or experiment.network.factory is not None:
+        rows //= experiment.algorithm.fragment_length
+    return num_blocks(experiment.env.num_envs, rows)

@@ -1,6 +1,7 @@
 """A trained policy to ask for actions, from Python."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -38,6 +39,8 @@ class Policy:
     ) -> tuple[Any, Tree]:
         """The action for an observation, and the memory to give back with the next; None starts an episode."""
         obs = _cast(self.plan.env.spec.observation, obs)
+        if self.plan.env.spec.masked and mask is None:
+            raise ConfigError("predict: this environment tells which actions are legal; give mask=info['action_mask']")
         batched = self._is_batched(obs)
         obs = obs if batched else jax.tree.map(lambda x: x[None], obs)
         batch = jax.tree.leaves(obs)[0].shape[0]
@@ -69,7 +72,10 @@ class Policy:
 
 def load_policy(directory: RunDirectory, env_factory: Callable | None = None, best: bool = False) -> Policy:
     """The policy of a run's newest checkpoint, or of its best."""
-    plan = make_plan(settings.read_experiment(directory.experiment_toml), env_factory)
+    experiment = settings.read_experiment(directory.experiment_toml)
+    # Acting takes one device, however many it was trained on.
+    experiment = replace(experiment, topology=replace(experiment.topology, devices=1))
+    plan = make_plan(experiment, env_factory)
     template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
     restored = restore(directory, template, part="train", best=best)
     return Policy(plan, plan.algorithm.params(restored.tree), restored.update)

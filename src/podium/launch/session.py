@@ -55,8 +55,9 @@ def train(
         state["train"] = adopt(state["train"], init_from)
         notes.append(f"started from the training state of {init_from.name}")
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
-    _write_experiment(directory, plan.experiment)
-    _run(plan, directory, state, Counts(notes=notes), track, on_report, progress)
+    with directory.hold():
+        _write_experiment(directory, plan.experiment)
+        _run(plan, directory, state, Counts(notes=notes), track, on_report, progress)
     return directory
 
 
@@ -69,6 +70,11 @@ def resume(
 ) -> None:
     """Go on from the newest checkpoint that is whole."""
     directory.require_writable()
+    with directory.hold():
+        _resume(plan, directory, on_report, progress)
+
+
+def _resume(plan: Plan, directory: RunDirectory, on_report: OnReport | None, progress: bool) -> None:
     template = jax.eval_shape(lambda: training.initial_state(plan))
     restored = restore(directory, template)
     counts = Counts(**restored.metadata)
@@ -89,7 +95,7 @@ def adopt(train: Tree, source: RunDirectory) -> Tree:
         adopted = restore(source, train, part="train").tree
     except CheckpointError as error:
         raise ConfigError(f"--init-from {source.name}: {error}") from None
-    own = {name: getattr(train, name) for name in ("hyper", "updates") if name in getattr(train, "_fields", ())}
+    own = {name: getattr(train, name) for name in ("hyper", "steps") if name in getattr(train, "_fields", ())}
     return adopted._replace(**own) if own else adopted
 
 
@@ -163,7 +169,7 @@ def _evaluate(plan: Plan, train: Tree) -> float:
     """Mean return of greedy episodes with the final parameters."""
     params = plan.algorithm.params(train)
     return evaluate_params(
-        plan, params, plan.experiment.evaluation.episodes, plan.experiment.seed + EVALUATION_SEED
+        plan, params, plan.experiment.evaluation.episodes, (plan.experiment.seed + EVALUATION_SEED) % 2**32
     ).mean
 
 

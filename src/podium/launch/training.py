@@ -41,7 +41,7 @@ def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree
 def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
     """Dispatch after dispatch of one XLA program."""
     fused = _fused(plan)
-    now = FusedState(**state)
+    now = fused.place(FusedState(**state))
     progress.say("compiling (the next run of this experiment starts at once)")
     began = time.monotonic()
     fused.warm_up(now)
@@ -51,7 +51,9 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
     while recorder.ended is None:
         budget = plan.experiment.limits.total_steps - recorder.counts.env_steps
         now, dispatched = fused.dispatch(now, budget)
-        for steps, metrics, episodes in fused.rows_of(dispatched):
+        rows = list(fused.rows_of(dispatched))
+        recorder.measure_rate(sum(steps for steps, _, _ in rows))
+        for steps, metrics, episodes in rows:
             produced += steps
             recorder.report(steps, metrics, episodes)
         if recorder.checkpoint_due() or recorder.ended is not None:
@@ -84,6 +86,7 @@ def run_inline(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) 
                         raise
                     recorder.save({"train": inline.state})
                     break
+                recorder.measure_rate(learned.steps)
                 recorder.report(
                     learned.steps, learned.metrics, learned.episodes, learned.staleness_mean, learned.staleness_max
                 )

@@ -1,8 +1,11 @@
 """The directory of a run: what lies where, how a name is given, and how a run is found again."""
 
+import fcntl
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -11,8 +14,19 @@ from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 
 LATEST = "latest"
+LOCK = ".lock"
 CONTENTS = frozenset(
-    {"experiment.toml", "metrics.jsonl", "summary.json", "checkpoints", "tensorboard", "videos", "logs", "curve.png"}
+    {
+        "experiment.toml",
+        "metrics.jsonl",
+        "summary.json",
+        "checkpoints",
+        "tensorboard",
+        "videos",
+        "logs",
+        "curve.png",
+        LOCK,
+    }
 )
 NAME = re.compile(r"\w[\w.+=@,-]{0,199}", re.ASCII)
 
@@ -100,6 +114,21 @@ class RunDirectory:
         """When the run started, in seconds since the epoch: the experiment is written once, then."""
         return self.experiment_toml.stat().st_mtime
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep every other process from writing to this run. The system lets go when this one ends, however it does."""
+        with (self.path / LOCK).open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip()
+                raise ConfigError(f"run {self.name} is still running, in process {holder}: stop that first") from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
     def require_writable(self) -> None:
         """Raise ConfigError unless files can be made here; `podium resume` asks before it trains."""
         probe = self.path / f".writable-{os.getpid()}"
@@ -167,7 +196,8 @@ def _make_named(path: Path, overwrite: bool) -> Path:
     if exists:
         if not _looks_like_run(path):
             raise ConfigError(f"--overwrite: {str(path)!r} is not a run directory, so it stays; choose another --name")
-        _remove(path)
+        with RunDirectory(path).hold():
+            _remove(path)
     path.mkdir()
     return path
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from podium.core.config import Experiment
@@ -85,7 +86,7 @@ class Recorder:
         self._compile_s = 0.0
         self._rate: float | None = None
         self._began = self._saved_at = self._tick_at = time.monotonic()
-        self._tick_steps = counts.env_steps
+        self._unmeasured = 0
 
     def start(self, compile_s: float) -> None:
         """Training begins now: rates and limits leave out what came before, but for compilation."""
@@ -94,6 +95,15 @@ class Recorder:
         self.counts.compile_s += compile_s
         self._began = now - compile_s
         self._saved_at = self._tick_at = now
+
+    def measure_rate(self, steps: int) -> None:
+        """So many steps have been made since the last call, or the start: smoothed, they are the rate shown."""
+        self._unmeasured += steps
+        seconds = time.monotonic() - self._tick_at
+        if seconds > 0.05:
+            rate = self._unmeasured / seconds
+            self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
+            self._tick_at, self._unmeasured = time.monotonic(), 0
 
     def report(
         self,
@@ -119,7 +129,7 @@ class Recorder:
             "update": counts.updates,
             "step": counts.env_steps,
             "wall_s": round(counts.wall_s, 3),
-            "steps_per_s": self._measure_rate(),
+            "steps_per_s": self._rate,
             "episode_return": _mean(self._returns),
             "episode_length": _mean(self._lengths),
             "episodes": counts.episodes,
@@ -184,16 +194,6 @@ class Recorder:
         seconds = self.counts.wall_s - self._wall_before - self._compile_s
         return (self.counts.env_steps - self._steps_at_start) / seconds if seconds > 0 else None
 
-    def _measure_rate(self) -> float | None:
-        """Steps a second, smoothed; the rows of one dispatch arrive together and share it."""
-        now = time.monotonic()
-        seconds = now - self._tick_at
-        if seconds > 0.05:
-            rate = (self.counts.env_steps - self._tick_steps) / seconds
-            self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
-            self._tick_at, self._tick_steps = now, self.counts.env_steps
-        return self._rate
-
     def _refuse_not_finite(self, values: Mapping[str, float]) -> None:
         bad = sorted((name for name, value in values.items() if not math.isfinite(value)), key=lambda n: n != "loss")
         if bad:
@@ -203,7 +203,7 @@ class Recorder:
     def _refuse_nan(self, tree: Tree) -> None:
         """A loss can be the last finite one: the parameters that it gave must not replace a good checkpoint."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree["train"]):
-            if np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any():
+            if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
                 raise self._stop(f"train{jax.tree_util.keystr(path)} has nan after update {self.counts.updates}")
 
     def _stop(self, why: str) -> TrainingError:

@@ -45,14 +45,14 @@ def evaluate(
         )
     )
     memory, now = algorithm.memory(params, env.num_envs), env.reset()
-    first, playing = np.ones(env.num_envs, bool), np.ones(env.num_envs, bool)
+    first, over, playing = (np.full(env.num_envs, flag) for flag in (True, False, True))
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, int)
     for step in range(MAX_STEPS):
         if on_frame is not None and playing[0]:
             on_frame(env.render())
         action, _, memory = act(params, memory, now.obs, first, now.mask, step)
         now = env.step(np.asarray(action))
-        first = np.zeros(env.num_envs, bool)
+        first, over = over, now.terminated | now.truncated
         ended = playing & now.episode_over
         returns[ended], lengths[ended] = now.episode_return[ended], now.episode_length[ended]
         playing &= ~ended

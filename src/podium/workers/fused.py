@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podium.algorithms.algorithm import Algorithm
 from podium.core.config import Experiment
@@ -60,6 +60,7 @@ class Fused:
         self._env = env
         self._experiment = experiment
         self._devices = devices
+        self._mesh = Mesh(np.array(devices), (AXIS,))
         self._key = run_key(experiment.seed)
         self.dispatch: Callable[[FusedState, int], tuple[FusedState, Dispatched]] = self._compile()
 
@@ -74,6 +75,14 @@ class Fused:
             return FusedState(train, rows, jnp.zeros((), jnp.int32))
 
         return jax.jit(build)(self._key)
+
+    def place(self, state: FusedState) -> FusedState:
+        """The state where dispatches leave it: rows spread over the devices, all else on each of them."""
+        if len(self._devices) == 1:
+            return state
+        rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        same = NamedSharding(self._mesh, PartitionSpec())
+        return FusedState(*(jax.device_put(part, rows if part is state.rows else same) for part in state))
 
     def warm_up(self, state: FusedState) -> None:
         """Compile, with a budget of nothing: the state is only copied."""
@@ -102,7 +111,6 @@ class Fused:
             return state, dispatched
 
         if sharded:
-            mesh = Mesh(np.array(self._devices), (AXIS,))
             rows: Any = PartitionSpec(AXIS)
             same: Any = PartitionSpec()
             episodes: Any = PartitionSpec(None, None, AXIS)
@@ -111,7 +119,7 @@ class Fused:
             # Gradients are reduced by hand, as the algorithm's contract says: no tracking of what varies.
             dispatch = jax.shard_map(
                 dispatch,
-                mesh=mesh,
+                mesh=self._mesh,
                 in_specs=(state_spec, same, same),
                 out_specs=(state_spec, out_spec),
                 check_vma=False,

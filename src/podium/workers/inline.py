@@ -59,7 +59,6 @@ class Inline:
         self._cut_short = 0  # steps of the fragment that the collector did not fill
         self._waiting = 0
         self._algorithm = algorithm
-        self._key = key
         self._learn = jax.jit(
             lambda state, batch, update: algorithm.update(state, batch, jax.random.fold_in(key, update))
         )
@@ -90,14 +89,15 @@ class Inline:
         """Wait for a fragment, learn from it, publish, and free its buffer."""
         fragment, episodes = self._next_collected()
         steps = self._learning = int(np.count_nonzero(fragment.valid))
-        age = self.update - fragment.version[fragment.valid]
-        self.state, metrics, _ = self._learn(self.state, fragment, self.update)
-        jax.block_until_ready(self.state)
+        age = self.update - fragment.version[fragment.valid]  # empty if every environment was being reset
+        self.state, metrics, _ = jax.block_until_ready(self._learn(self.state, fragment, self.update))
         self.update += 1
         self._published = (self.update, self._algorithm.params(self.state))
         self._learning = 0
         self._free.put(fragment)
-        return Learned(self.state, metrics, steps, episodes, float(age.mean()), int(age.max()))
+        return Learned(
+            self.state, metrics, steps, episodes, float(age.mean()) if steps else 0.0, int(age.max(initial=0))
+        )
 
     def in_flight(self) -> int:
         """Valid steps collected but not learned from, counted in the buffers after the thread has ended."""
