@@ -243,17 +243,29 @@ def test_the_kl_coefficient_moves_towards_the_target():
     assert float(one_update(near, random_fragment())[1].kl_coef) == 0.5
 
 
-def test_a_linear_schedule_ends_at_zero():
+def learning_rates(fragment: Fragment, total_steps: int) -> list[float]:
     config = small(schedule="linear", learning_rate=1.0)
-    valid = int(random_fragment().valid.sum())  # reset rows are not steps
-    config = replace(config, limits=replace(config.limits, total_steps=4 * valid))
+    config = replace(config, limits=replace(config.limits, total_steps=total_steps))
     algorithm = ppo.make(config.algorithm, config, SPEC)
     state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
-    rates = []
+    update, rates = jax.jit(algorithm.update), []
     for _ in range(5):
-        state, metrics, _ = jax.jit(algorithm.update)(state, random_fragment(), jax.random.key(0))
+        state, metrics, _ = update(state, fragment, jax.random.key(0))
         rates.append(float(metrics["learning_rate"]))
-    np.testing.assert_allclose(rates, [1.0, 0.75, 0.5, 0.25, 0.0], atol=1e-6)
+    return rates
+
+
+def test_a_linear_schedule_ends_at_zero():
+    fragment = random_fragment()
+    whole = fragment._replace(valid=np.ones_like(fragment.valid))
+    assert learning_rates(whole, 4 * whole.valid.size) == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_reset_rows_do_not_move_the_schedule():
+    fragment = random_fragment()
+    rates = learning_rates(fragment, 4 * fragment.valid.size)
+    steps = np.arange(5) * np.count_nonzero(fragment.valid)
+    np.testing.assert_allclose(rates, 1 - steps / (4 * fragment.valid.size), rtol=1e-6)
 
 
 def test_changing_a_traced_hyperparameter_compiles_nothing():
