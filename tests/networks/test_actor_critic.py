@@ -45,9 +45,9 @@ def test_step_by_step_gives_what_the_whole_sequence_gives(core):
 def test_hidden_weights_are_orthogonal_and_the_policy_starts_almost_uniform():
     network = networks.make(NetworkConfig(hidden=(16, 16)), VECTOR, 3)
     params = network.init(jax.random.key(0))
-    weights = np.asarray(params["policy"]["Dense_1"]["kernel"])
+    weights = np.asarray(params["policy"]["hidden"]["Dense_1"]["kernel"])
     np.testing.assert_allclose(weights.T @ weights, 2 * np.eye(16), atol=1e-5)
-    assert np.abs(params["policy_head"]["kernel"]).max() < 0.01
+    assert np.abs(params["policy"]["head"]["kernel"]).max() < 0.01
     assert not any(np.any(leaf) for path, leaf in jax.tree.leaves_with_path(params) if "bias" in str(path))
 
 
@@ -87,3 +87,44 @@ def test_a_factory_that_returns_no_network_is_refused():
     path = f"{__name__}:make_nothing"
     with pytest.raises(ConfigError, match=r"network.factory = .*must return a podium.networks.network.Network"):
         networks.make(NetworkConfig(factory=path), VECTOR, 3)
+
+
+def make_one_network_that_says_it_is_two(config, spec, num_outputs):
+    shared = networks.make(NetworkConfig(memory="gru"), spec, num_outputs)
+    return shared._replace(separate=True)
+
+
+def test_a_factory_whose_separate_network_is_not_in_two_parts_is_refused():
+    path = f"{__name__}:make_one_network_that_says_it_is_two"
+    with pytest.raises(
+        ConfigError, match=r"network.factory = .*must be a dict of 'policy' and 'value', not of \['core'"
+    ):
+        networks.make(NetworkConfig(factory=path), VECTOR, 3)
+
+
+def test_outputs_of_a_separate_network_need_the_policy_only_and_values_the_rest():
+    network = networks.make(NetworkConfig(hidden=(8,)), VECTOR, 3)
+    obs, first = jax.random.normal(jax.random.key(1), (6, 2, 5)), jnp.zeros((6, 2), bool)
+
+    def sums(params):
+        outputs, value, _ = network.apply(params, (), obs, first)
+        return (outputs**2).sum(), value.sum()
+
+    by_outputs, by_value = jax.jacrev(sums)(network.init(jax.random.key(0)))
+    assert network.separate
+    assert any_nonzero(by_outputs["policy"])
+    assert not any_nonzero(by_outputs["value"])
+    assert any_nonzero(by_value["value"])
+    assert not any_nonzero(by_value["policy"])
+
+
+def any_nonzero(tree) -> bool:
+    return any(np.any(leaf) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(
+    ("config", "observation"),
+    [(NetworkConfig(memory="lstm"), Array((5,))), (NetworkConfig(), Array((36, 36, 3), "uint8"))],
+)
+def test_policy_and_value_share_memory_and_convolutions(config, observation):
+    assert not networks.make(config, EnvSpec(observation, Discrete(3)), 3).separate

@@ -85,6 +85,20 @@ class MLP(nn.Module):
         return x
 
 
+class Tower(nn.Module):
+    """Hidden layers over [in, N], and a linear one to [outputs, N]."""
+
+    hidden: Sequence[int]
+    activation: str
+    outputs: int
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = MLP(self.hidden, self.activation, name="hidden")(x)
+        return Dense(self.outputs, self.scale, name="head")(x)
+
+
 class ActorCritic(nn.Module):
     """Policy outputs and value of observations [T, B, ...]."""
 
@@ -95,25 +109,23 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
         features = Encoder(name="encoder")(obs).reshape(first.size, -1).T
+        hidden, activation = self.config.hidden, self.config.activation
         if self.shared:
-            hidden = MLP(self.config.hidden, self.config.activation, name="torso")(features)
-            if self.config.memory != "none":
-                core = CORES[self.config.memory](self.config.memory_size, name="core")
-                memory, hidden = core(memory, hidden.T.reshape(*first.shape, -1), first)
-                hidden = hidden.reshape(first.size, -1).T
-            policy = value = hidden
-        else:
-            policy = MLP(self.config.hidden, self.config.activation, name="policy")(features)
-            value = MLP(self.config.hidden, self.config.activation, name="value")(features)
-        outputs = Dense(self.num_outputs, 0.01, name="policy_head")(policy)
-        value = Dense(1, 1.0, name="value_head")(value)
+            features, hidden = MLP(hidden, activation, name="torso")(features), ()
+        if self.config.memory != "none":
+            core = CORES[self.config.memory](self.config.memory_size, name="core")
+            memory, features = core(memory, features.T.reshape(*first.shape, -1), first)
+            features = features.reshape(first.size, -1).T
+        outputs = Tower(hidden, activation, self.num_outputs, 0.01, name="policy")(features)
+        value = Tower(hidden, activation, 1, 1.0, name="value")(features)
         return outputs.T.reshape(*first.shape, -1), value.reshape(first.shape), memory
 
 
 def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
     """The built-in network for this configuration and spec."""
     has_image = any(part.is_image for part in _arrays(spec.observation))
-    module = ActorCritic(config, num_outputs, shared=has_image or config.memory != "none")
+    shared = has_image or config.memory != "none"
+    module = ActorCritic(config, num_outputs, shared)
 
     def memory(batch: int) -> Tree:
         return CORES[config.memory].start(config.memory_size, batch) if config.memory != "none" else ()
@@ -125,7 +137,7 @@ def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
     def apply(params: Tree, memory: Tree, obs: Tree, first: jax.Array) -> Any:
         return module.apply({"params": params}, memory, obs, first)
 
-    return Network(init, memory, apply)
+    return Network(init, memory, apply, separate=not shared)
 
 
 def _arrays(observation: Tree) -> list[Array]:

@@ -22,11 +22,15 @@ class Network(NamedTuple):
     `first` marks observations that start an episode: memory of the episode before ends there.
     `outputs` [T, B, n] parameterise the action distribution, `value` is [T, B]. XLA drops whichever
     the caller does not use. A `network.factory` returns one of these.
+
+    `separate` promises that params are {"policy": ..., "value": ...}, that `outputs` need the first only and
+    `value` the second: so policy and value may be trained at the same time, each on a device of its own.
     """
 
     init: Callable[[jax.Array], Tree]
     memory: Callable[[int], Tree]
     apply: Callable[..., tuple[jax.Array, jax.Array, Tree]]
+    separate: bool = False
 
 
 def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
@@ -40,6 +44,11 @@ def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
         raise ConfigError(
             f"network.factory = {config.factory!r}: must return a podium.networks.network.Network, "
             f"not {type(network).__name__}"
+        )
+    if network.separate and set(names := jax.eval_shape(network.init, jax.random.key(0))) != {"policy", "value"}:
+        raise ConfigError(
+            f"network.factory = {config.factory!r}: parameters of a separate network must be a dict of "
+            f"'policy' and 'value', not of {sorted(names)}"
         )
     return network
 
