@@ -1,0 +1,1 @@
+"""Protocol: samples, inference and parameters as streams, in memory, over shared memory, over encrypted TCP."""

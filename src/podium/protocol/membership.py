@@ -1,0 +1,237 @@
+"""A worker's membership in the directory: it renews its lease in the background, and knows where the others are."""
+
+import os
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from podium.core.errors import PodiumError
+from podium.protocol.directory import LEASE_S, RENEWALS, Directory, Entry, News, Renewal
+from podium.protocol.directory_link import Link, LocalLink, SocketLink
+from podium.protocol.keys import RunKeys
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+JOIN_S = 0.05  # between two attempts to register
+LOOK_S = 0.1  # between two looks at `stop`
+FAREWELL_S = 1.0  # to wait for the answer to the last renewal
+
+
+class DirectoryError(PodiumError):
+    """The directory does not answer, or does not take us. One line says which."""
+
+
+def host_identity() -> str:
+    """Equal in two processes exactly if they share memory: the host's name, and (on Linux) which boot of it."""
+    boot = BOOT_ID.read_text().strip()[:8] if BOOT_ID.exists() else ""
+    return "-".join(part for part in (sockets.gethostname(), boot) if part)
+
+
+class Member:
+    """A worker among the others.
+
+    with connect(endpoint, keys, "actor", 3, incarnation=0) as member:
+        member.announce({})                                # ready; with endpoints where there are some
+        learner = member.wait_for("learner", 1, timeout=0.5)
+        while not member.stop.is_set():
+            ...
+            member.progress += 1                           # what it renews its lease with
+            member.metrics = {"steps_per_s": 1234.0}       # replaced, never changed in place
+
+    `stop` is set when the directory says so, when it refuses this incarnation (`refused` says why), and when it has
+    been silent for two leases (`lost`). With `roles`, only workers of these can be looked up, and news of others cost
+    nothing; else all.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        entry: Entry,
+        roles: Collection[str] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._link = link
+        self._entry = entry
+        self._roles = None if roles is None else sorted(roles)
+        self.stop = stop or threading.Event()
+        self.lost = False
+        self.refused: str | None = None
+        self._progress = 0
+        self._metrics: dict[str, float] = {}
+        self._endpoints: dict[str, str] | None = None
+        self._table: list[Entry] = []
+        self._epoch = -1
+        self._lease_s = LEASE_S
+        self._joined = self._leaving = self._urgent = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=f"lease of {entry.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def progress(self) -> int:
+        """Fragments, replies or updates so far: whatever shows that the worker gets on."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, value: int) -> None:
+        self._progress = int(value)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Figures for whoever looks at the run."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, values: dict[str, float]) -> None:
+        self._metrics = {str(name): float(value) for name, value in values.items()}
+
+    def join(self, timeout: float) -> Self:
+        """Wait until the directory has taken us; raises DirectoryError if it refuses, or says nothing."""
+        self._wait(lambda: self._joined or self.refused, timeout)
+        if self.refused:
+            raise DirectoryError(f"the directory refuses {self.refused}")
+        if not self._joined and not self.stop.is_set():
+            raise DirectoryError(f"{self._entry.name}: the directory did not answer for {timeout:g} s")
+        return self
+
+    def announce(self, endpoints: dict[str, str]) -> None:
+        """Tell everybody where this worker's streams are, and so that it is ready."""
+        self._endpoints = dict(endpoints)
+        self._urgent = True
+        self._link.wake()
+
+    def entries(self, role: str) -> list[Entry]:
+        """Live workers of a role, by index. Costs nothing; their progress is as old as the last change of the table."""
+        if self._roles is not None and role not in self._roles:
+            raise ValueError(f"{self._entry.role} has no edge to {role!r}, so it does not know where that is")
+        return [entry for entry in self._table if entry.role == role]
+
+    def wait_for(self, role: str, count: int, timeout: float) -> list[Entry]:
+        """At least `count` workers of a role that have announced themselves; none if time is up, or on stop."""
+
+        def ready() -> list[Entry]:
+            return [entry for entry in self.entries(role) if entry.ready]
+
+        self._wait(lambda: len(ready()) >= count, timeout)
+        return found if len(found := ready()) >= count else []
+
+    def close(self) -> None:
+        """Withdraw, with a last word on progress. Twice is harmless."""
+        self._leaving = True
+        if self._thread.is_alive():
+            self._link.wake()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait(self, true: Callable[[], object], timeout: float) -> None:
+        """Until it is true, time is up, or `stop` is set, which others may do without a word: so look now and then."""
+        end = time.monotonic() + timeout
+        with self._changed:
+            while not true() and not self.stop.is_set() and (left := end - time.monotonic()) > 0:
+                self._changed.wait(min(left, LOOK_S))
+
+    def _renewal(self) -> Renewal:
+        entry = replace(
+            self._entry,
+            endpoints=self._endpoints or {},
+            ready=self._endpoints is not None,
+            progress=self._progress,
+            metrics=self._metrics,
+        )
+        return Renewal(entry, self._roles, self._epoch, self._leaving)
+
+    def _run(self) -> None:
+        try:
+            due, silent_s = 0.0, 0.0
+            while not self._leaving and not self.refused:
+                period = self._lease_s / RENEWALS if self._joined else JOIN_S
+                if (now := time.monotonic()) >= due or self._urgent:
+                    self._urgent = False
+                    self._link.send(self._renewal())
+                    due = now + period
+                news = self._link.receive(max(0.0, due - time.monotonic()))
+                # Only time that was spent waiting counts: if this process was stopped, the directory is not to blame.
+                silent_s = 0.0 if news else silent_s + min(time.monotonic() - now, period)
+                if news:
+                    self._take(news)
+                elif silent_s > 2 * self._lease_s:
+                    self.lost = True
+                    self._halt()
+            self._leave()
+        finally:
+            self._link.close()
+
+    def _take(self, news: News) -> None:
+        with self._changed:
+            self._lease_s = news.lease_s
+            self.refused = news.refused or self.refused
+            self._joined = self._joined or not news.refused
+            if news.table is not None:
+                self._table, self._epoch = news.table, news.epoch
+            self._changed.notify_all()
+        if news.stop or news.refused:
+            self._halt()
+
+    def _halt(self) -> None:
+        with self._changed:
+            self.stop.set()
+            self._changed.notify_all()
+
+    def _leave(self) -> None:
+        """Say good-bye and wait a moment for the answer: what is said last is what accounting and supervision go by."""
+        if self.refused or self.lost or not self._joined:
+            return
+        self._link.send(self._renewal())
+        end = time.monotonic() + FAREWELL_S
+        while (left := end - time.monotonic()) > 0:
+            if (news := self._link.receive(left)) and news.farewell:
+                return
+
+
+def connect(
+    endpoint: str,
+    keys: RunKeys,
+    role: str,
+    index: int,
+    incarnation: int,
+    *,
+    host: str | None = None,
+    roles: Collection[str] | None = None,
+    stop: threading.Event | None = None,
+    timeout: float = 30.0,
+) -> Member:
+    """Join the directory whose server is at `endpoint`."""
+    entry = Entry(role, index, incarnation, host or host_identity(), os.getpid())
+    return _joined(Member(SocketLink(endpoint, keys), entry, roles, stop), timeout)
+
+
+def attach(
+    directory: Directory,
+    role: str,
+    index: int,
+    incarnation: int,
+    *,
+    host: str | None = None,
+    roles: Collection[str] | None = None,
+    stop: threading.Event | None = None,
+    timeout: float = 30.0,
+) -> Member:
+    """Join a directory in the same process."""
+    entry = Entry(role, index, incarnation, host or host_identity(), os.getpid())
+    return _joined(Member(LocalLink(directory), entry, roles, stop), timeout)
+
+
+def _joined(member: Member, timeout: float) -> Member:
+    try:
+        return member.join(timeout)
+    except DirectoryError:
+        member.close()
+        raise

@@ -1,0 +1,72 @@
+"""Directories of shared memory: who owns one holds a lock on a file in it, so that what the dead left can be found.
+
+owned = create_directory("run-17")           # /dev/shm/podium-run-17
+...                                          # hand owned.path to the other processes
+owned.remove()
+sweep()                                      # at the next start: removes what killed owners could not
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from podium.protocol.streams import StreamError
+
+ROOT = Path("/dev/shm")
+PREFIX = "podium-"
+OWNER = "owner"
+
+
+@dataclass
+class OwnedDirectory:
+    """A directory whose lock this process holds, until it removes it or dies."""
+
+    path: Path
+    lock: int | None
+
+    def remove(self) -> None:
+        """Remove the directory and all in it, then let go. Twice is harmless."""
+        if self.lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self.lock)
+            self.lock = None
+
+
+def create_directory(name: str, root: Path = ROOT) -> OwnedDirectory:
+    """A new directory `podium-NAME`, readable by this user alone, locked from the moment it has this name."""
+    path, hidden = root / f"{PREFIX}{name}", root / f".{PREFIX}{secrets.token_hex(6)}"
+    hidden.mkdir(mode=0o700)
+    lock = os.open(hidden / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(hidden, path)
+    except OSError as error:
+        os.close(lock)
+        shutil.rmtree(hidden)
+        raise StreamError(f"{path} cannot be made: {error.strerror}") from None
+    return OwnedDirectory(path, lock)
+
+
+def sweep(root: Path = ROOT) -> list[Path]:
+    """Remove the directories whose owner is gone, and say which. Those of the living and of others stay."""
+    return [path for path in sorted(root.glob(f"{PREFIX}*")) if remove_if_abandoned(path)]
+
+
+def remove_if_abandoned(path: Path) -> bool:
+    """Whether the directory had no living owner and has been removed."""
+    try:
+        lock = os.open(path / OWNER, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False  # not made by create_directory, just removed, or another user's
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+        return True
+    finally:
+        os.close(lock)

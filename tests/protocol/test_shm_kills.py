@@ -1,0 +1,291 @@
+"""Whoever is killed, and whenever: nothing is lost that was committed, and nothing comes under another name."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from podium.protocol.schema import SenderId, Version
+from podium.protocol.shm import ShmTransport, create_directory, futex, sweep
+from podium.protocol.streams import Received, StreamError
+from podium.protocol.testing.inference import REPLY, REQUEST, expect_answer, poll, request, serve
+from protocol.shm_peers import LARGE, RECORD, SCHEMA, header, write
+
+LIMIT = 60.0
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory of shared memory."""
+    owned = create_directory(f"test-{secrets.token_hex(6)}")
+    yield owned.path
+    owned.remove()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts peers, and leaves none behind."""
+    peers: list[subprocess.Popen[str]] = []
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        command = [sys.executable, str(Path(__file__).with_name("shm_peers.py")), *map(str, words)]
+        peers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        kill(peer)
+
+
+def kill(peer: subprocess.Popen[str]) -> None:
+    """At once, wherever it is."""
+    if peer.poll() is None:
+        peer.send_signal(signal.SIGKILL)
+        peer.wait(LIMIT)
+    for pipe in (peer.stdin, peer.stdout):
+        assert pipe is not None
+        if not pipe.closed:
+            pipe.close()
+
+
+def heard(peer: subprocess.Popen[str]) -> str:
+    """The next line that the peer says."""
+    assert peer.stdout is not None
+    line = peer.stdout.readline().strip()
+    assert line, f"the peer ended with {peer.wait(LIMIT)}"
+    return line
+
+
+def go(peer: subprocess.Popen[str]) -> None:
+    """Let a peer that pauses go on."""
+    assert peer.stdin is not None
+    peer.stdin.write("go\n")
+    peer.stdin.flush()
+
+
+def check_content(received: Received) -> None:
+    """The arrays are those of this sender and sequence number."""
+    mark = 1000.0 * received.sender.incarnation + received.header.sequence
+    assert (received.arrays[0] == mark).all()
+    assert received.arrays[1] == received.header.sequence
+
+
+@pytest.mark.parametrize("committed", [2, 3])
+def test_of_a_killed_sender_all_that_was_committed_comes_and_nothing_else(
+    directory: Path, start: Start, committed: int
+) -> None:
+    receiver = ShmTransport(directory).sample_receiver(SCHEMA)
+    peer = start("send_two_fill_third", directory, int(committed == 3))
+    assert heard(peer) == "done"
+    kill(peer)
+    for sequence in range(committed):
+        received = receiver.receive(LIMIT)
+        assert received is not None
+        assert (received.sender, received.header.sequence) == (SenderId(0, 0), sequence)
+        check_content(received)
+        received.release()
+    assert receiver.receive(0.1) is None
+    receiver.retire(SenderId(0, 0))
+    assert receiver.senders() == {}
+    assert not list(directory.glob("ring-*"))
+
+
+def test_what_a_killed_receiver_held_comes_again_under_the_same_name(directory: Path, start: Start) -> None:
+    sender = ShmTransport(directory).sample_sender(f"shm:{directory}", SCHEMA, SenderId(0, 7), 3)
+    for sequence in range(3):
+        buffer = sender.acquire(1.0)
+        assert buffer is not None
+        write(buffer.arrays, 7, sequence)
+        sender.commit(buffer, header(sequence))
+    peer = start("receive_two_release_one", directory)
+    assert heard(peer) == "done"
+    kill(peer)
+    receiver = ShmTransport(directory).sample_receiver(SCHEMA)
+    for sequence in (1, 2):
+        received = receiver.receive(LIMIT)
+        assert received is not None
+        assert (received.sender, received.header.sequence) == (SenderId(0, 7), sequence)
+        check_content(received)
+        received.release()
+    assert receiver.receive(0.1) is None
+    assert all(sender.acquire(1.0) is not None for _ in range(3)), "no credit is lost"
+
+
+def test_ten_senders_killed_at_random_lose_nothing(directory: Path, start: Start, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    receiver = ShmTransport(directory).sample_receiver(SCHEMA)
+    arrived = [0] * 10
+
+    def take(timeout: float) -> bool:
+        if (received := receiver.receive(timeout)) is None:
+            return False
+        life = received.sender.incarnation
+        assert received.header.sequence == arrived[life], "in order, none missing, none twice"
+        arrived[life] += 1
+        check_content(received)
+        received.release()
+        return True
+
+    logs = [tmp_path / f"{life}" for life in range(10)]
+    peers = [start("send", directory, life, random.integers(1, 5), log) for life, log in enumerate(logs)]
+    for life, peer in enumerate(peers):
+        assert heard(peer) == "ready"
+        go(peer)
+        for _ in range(random.integers(1, 300)):
+            assert take(LIMIT)
+        kill(peer)
+        while take(0.0):
+            pass
+        reported = logs[life].read_bytes()  # empty if it was killed after its first commit, before its first report
+        assert not reported or arrived[life] > RECORD.unpack(reported)[1], "all that it knew to be committed has come"
+    assert list(receiver.senders()) == [SenderId(0, 9)], "rings of older lives are removed"
+
+
+def test_ten_receivers_killed_at_random_lose_nothing(directory: Path, start: Start, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    sender = ShmTransport(directory).sample_sender(f"shm:{directory}", SCHEMA, SenderId(0, 0), 3)
+    log = tmp_path / "log"
+    peers = [start("receive", directory, log) for _ in range(10)]
+    sequence = 0
+    for peer in peers:
+        assert heard(peer) == "ready"
+        go(peer)
+        for _ in range(random.integers(1, 300)):
+            buffer = sender.acquire(LIMIT)
+            assert buffer is not None
+            write(buffer.arrays, 0, sequence)
+            sender.commit(buffer, header(sequence))
+            sequence += 1
+        kill(peer)
+    receiver = ShmTransport(directory).sample_receiver(SCHEMA)
+    rest = []
+    while (received := receiver.receive(0.0)) is not None:
+        check_content(received)
+        rest.append(received.header.sequence)
+        received.release()
+    records = list(RECORD.iter_unpack(log.read_bytes()))
+    assert all(number == mark for number, mark in records), "each came whole, under its own number"
+    numbers = [number for number, _ in records] + rest
+    assert sorted(set(numbers)) == list(range(sequence)), "nothing is lost"
+    assert len(numbers) <= sequence + 10, "a kill repeats at most what was received and not yet released"
+    assert all(sender.acquire(1.0) is not None for _ in range(3)), "no credit is lost"
+
+
+def test_a_publisher_killed_in_the_middle_leaves_a_whole_version(directory: Path, start: Start) -> None:
+    transport = ShmTransport(directory)
+    reader = None
+    for life in range(3):
+        peer = start("publish", directory, life)
+        endpoint = heard(peer)
+        if reader is None:
+            reader = transport.parameter_reader(endpoint, LARGE)
+        reader.rebind(endpoint)
+        for last in (False, False, False, True):
+            if last:
+                kill(peer)
+            news = reader.read(LIMIT if not last else 0.0)
+            if not last:
+                assert news is not None
+            for found in (news, transport.parameter_reader(endpoint, LARGE).read()):
+                if found is not None:
+                    version, arrays = found
+                    assert version.incarnation == life
+                    assert all((array == version.update).all() for array in arrays)
+    assert len(list(directory.glob("policy-*"))) == 1, "what killed publishers left is removed by the next"
+
+
+def test_a_killed_server_comes_back_and_answers_what_was_asked(directory: Path, start: Start) -> None:
+    peer = start("serve", directory, "first", 1)
+    transport = ShmTransport(directory)
+    client = transport.inference_client(heard(peer), REQUEST, REPLY, SenderId(0, 0), [2], LIMIT)
+    client.submit(0, request(2, 1))
+    expect_answer(poll(client, [0])[0], 2, 1)
+    client.submit(0, request(2, 2))
+    assert heard(peer) == "silent"
+    kill(peer)
+    assert client.poll(0.05) == []
+    server = transport.inference_server(REQUEST, REPLY, "first")
+    serve(server, 2, Version(1, 0))
+    expect_answer(poll(client, [0])[0], 2, 2, Version(1, 0))
+
+
+def test_a_killed_client_costs_the_server_and_its_successor_nothing(directory: Path, start: Start) -> None:
+    transport = ShmTransport(directory)
+    server = transport.inference_server(REQUEST, REPLY)
+    peer = start("ask", directory, server.endpoint, 1)
+    assert heard(peer) == "asked"
+    kill(peer)
+    batch = server.gather(64, 0.0, LIMIT)
+    assert batch is not None
+    client = transport.inference_client(server.endpoint, REQUEST, REPLY, SenderId(0, 2), [2], LIMIT)
+    client.submit(0, request(2, 2))
+    server.reply(batch, Version(0, 0), [np.zeros((2, 2), np.float32), np.zeros(2, np.uint32)])
+    serve(server, 2)
+    expect_answer(poll(client, [0])[0], 2, 2)
+    assert len(list(directory.glob("client-*"))) == 1, "the dead client's area is removed"
+
+
+def test_another_process_wakes_whoever_sleeps(directory: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(futex, "PATIENCE", LIMIT)  # so that only a wake can end the sleep in time
+    monkeypatch.setattr(futex, "SPINS", 0)
+    receiver = ShmTransport(directory).sample_receiver(SCHEMA)
+    peer = start("send", directory, 0, 1, os.devnull)
+    assert heard(peer) == "ready"
+    go(peer)
+    for sequence in range(300):
+        received = receiver.receive(LIMIT)
+        assert received is not None
+        assert received.header.sequence == sequence
+        received.release()
+
+
+def test_what_a_killed_owner_left_is_swept_and_the_living_stay(tmp_path: Path, start: Start) -> None:
+    mine = create_directory("mine", tmp_path)
+    (tmp_path / "podium-not-ours").mkdir()
+    peer = start("own", tmp_path, "theirs")
+    theirs = Path(heard(peer))
+    assert sweep(tmp_path) == []
+    kill(peer)
+    assert sweep(tmp_path) == [theirs]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["podium-mine", "podium-not-ours"]
+    mine.remove()
+    mine.remove()
+    assert sweep(tmp_path) == []
+    assert not mine.path.exists()
+
+
+@contextmanager
+def small_filesystem(path: Path) -> Iterator[Path]:
+    """1 MB of memory as a filesystem."""
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", path], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small filesystem: {mounted.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_full_filesystem_is_an_error_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    with small_filesystem(tmp_path / "small") as root, ShmTransport(create_directory("full", root)) as transport:
+        receiver = transport.sample_receiver(LARGE)
+        before = {path.name for path in transport.directory.iterdir()}
+        full = r"^no room in .*/podium-full: needs \d+\.\d MB, has \d\.\d$"
+        with pytest.raises(StreamError, match=full):
+            transport.sample_sender(receiver.endpoint, LARGE, SenderId(0, 0), 1)
+        with pytest.raises(StreamError, match=full):
+            transport.parameter_publisher("main", LARGE)
+        server = transport.inference_server(LARGE, REPLY)
+        with pytest.raises(StreamError, match=full):
+            transport.inference_client(server.endpoint, LARGE, REPLY, SenderId(0, 0), [1], 1.0)
+        server.close()
+        assert {path.name for path in transport.directory.iterdir()} == before
