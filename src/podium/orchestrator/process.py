@@ -1,0 +1,122 @@
+"""A worker's process: `python -m podium.orchestrator.process`, told by one JSON line on standard input what it is.
+
+Standard input then stays open as a lifeline: its end means that the launcher is gone. `stop` is set, and what has not
+ended `leave_s` seconds later is killed, with whatever it has started.
+"""
+
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from podium.core.imports import load_path
+from podium.orchestrator.worker import FAILED, Ending, WorkerContext, supervised
+from podium.protocol.keys import RunKeys
+from podium.protocol.membership import connect
+
+HEADER = "--- "  # begins the line with which a life begins its log
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Description:
+    """All that a process has to know; secrets are in it, which is why it comes through a pipe."""
+
+    entry: str
+    role: str
+    index: int
+    incarnation: int
+    payload: dict[str, Any]
+    directory: str
+    roles: list[str]  # that it may look up there
+    keys: RunKeys
+    host: str
+    leave_s: float = 4.0
+    path: list[str] = field(default_factory=list)  # the launcher's sys.path: what it can import, a worker can
+
+
+def main() -> int:
+    """Run the worker that standard input describes; returns its exit code."""
+    lifeline = os.dup(0)  # not inherited by what the worker starts
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    line = _read_line(lifeline)
+    if not line:
+        print("error: no description came; this module is started by the orchestrator", file=sys.stderr)
+        return FAILED
+    told = msgspec.json.decode(line, type=Description)
+    stop = threading.Event()
+    _watch(lifeline, stop, told.leave_s)
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    print(f"{HEADER}{told.role}-{told.index} incarnation {told.incarnation} pid {os.getpid()} {when}", flush=True)
+    sys.path[:] = told.path or sys.path
+    ending = _work(told, stop)
+    if ending.message:
+        print(ending.message, file=sys.stderr, flush=True)
+    return ending.code
+
+
+def _work(told: Description, stop: threading.Event) -> Ending:
+    def work() -> None:
+        # Imports come before the lease: a large library may keep other threads from renewing it while it loads.
+        entry = load_path(told.entry, f"entry of {told.role}")
+        where = told.role, told.index, told.incarnation
+        with connect(told.directory, told.keys, *where, host=told.host, roles=told.roles, stop=stop) as member:
+            if not stop.is_set():
+                entry(WorkerContext(*where, told.payload, member, stop, told.host, told.keys))
+
+    return supervised(work, stop)
+
+
+def _watch(lifeline: int, stop: threading.Event, leave_s: float) -> None:
+    """Set `stop` on a signal or at the lifeline's end.
+
+    From a thread: a handler runs in the middle of what the main thread does, and would wait for ever for the event's
+    lock if that is what the main thread holds.
+    """
+    heard, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    for signum in SIGNALS:
+        signal.signal(signum, lambda *_: None)
+
+    def run() -> None:
+        while True:
+            ready, _, _ = select.select([lifeline, heard], [], [])
+            if heard in ready and set(os.read(heard, 4096)) & set(SIGNALS):
+                stop.set()
+            if lifeline in ready and not os.read(lifeline, 4096):
+                stop.set()
+                _end_after(leave_s)
+
+    threading.Thread(target=run, name="lifeline", daemon=True).start()
+
+
+def _end_after(leave_s: float) -> None:
+    time.sleep(leave_s)  # the process ends meanwhile, and this thread with it
+    print(f"error: the launcher is gone, and this did not stop within {leave_s:g} s:", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback()
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(FAILED)
+
+
+def _read_line(descriptor: int) -> bytes:
+    """Up to the first newline, without reading ahead; empty if the input ends before."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        if not (part := os.read(descriptor, 65536)):
+            return b""
+        line += part
+    return bytes(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

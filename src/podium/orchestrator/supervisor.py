@@ -1,0 +1,291 @@
+"""Watches over the workers of a program: restarts what dies, replaces what hangs, and ends them all in the end.
+
+supervisor = Supervisor(program, spawner, directory)
+supervisor.start()
+while supervisor.outcome is None:       # supervisor.stop("Ctrl-C") asks for it, from the same thread
+    supervisor.tick()
+    time.sleep(0.05)
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from podium.orchestrator.post import Post
+from podium.orchestrator.program import Program
+from podium.orchestrator.spawner import Spawner
+from podium.orchestrator.status import RunStatus, StatusFile, WorkerStatus
+from podium.orchestrator.worker import FINISHED, HOPELESS, MISCONFIGURED, STOPPED, TRACEBACK, describe_exit
+from podium.protocol.directory import Directory
+
+INTERRUPTED = 130
+LAST_WORDS = "; its last words:"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long supervision waits for what, in seconds."""
+
+    start_s: float = 120.0  # from a worker's start to its registration: imports
+    leave_s: float = 4.0  # from stop to SIGTERM, and from SIGTERM to SIGKILL
+    checkpoint_s: float = 60.0  # the same for the learner, which has something to save
+    exit_s: float = 30.0  # from a worker's farewell to its process's end
+    backoff_s: float = 0.1  # before the first restart; doubles
+    backoff_max_s: float = 5.0
+    deaths: int = 5  # of one worker without progress in between: then the run has failed
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the run ended: done (the learner finished), stopped (by request) or failed, and with which exit code."""
+
+    status: Literal["done", "stopped", "failed"]
+    message: str
+    exit_code: int
+
+
+class Supervisor:
+    """One for a run; all methods are called from one thread. `restarts` counts by role.
+
+    The run is done when all workers of the role `lead` have finished. `on_death(role, index, incarnation)` is called
+    for every life that ended unasked, `say` with a line for whoever reads along.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        spawner: Spawner,
+        directory: Directory,
+        *,
+        lead: str = "learner",
+        limits: Limits = LIMITS,
+        on_death: Callable[[str, int, int], None] | None = None,
+        say: Callable[[str], None] | None = None,
+        status: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spawner, self._directory, self._limits, self._clock = spawner, directory, limits, clock
+        self._on_death = on_death or (lambda role, index, incarnation: None)
+        self._say = say or (lambda line: None)
+        self._posts = [Post(group, index) for group in program.groups for index in range(group.count)]
+        self._leads = [post for post in self._posts if post.group.role == lead]
+        if not self._leads:
+            raise ValueError(f"the program has no group {lead!r}: nothing would end the run")
+        self._status = StatusFile(status) if status else None
+        self.restarts: Counter[str] = Counter()
+        self.outcome: Outcome | None = None
+        self._ending: Outcome | None = None  # what the outcome will be, once nothing is left
+        self._ending_since = 0.0
+        self._leads_gone: float | None = None
+        self._ticked = self._judge_from = clock()
+
+    def start(self) -> None:
+        """Start all workers."""
+        self._ticked = now = self._clock()
+        for post in self._posts:
+            self._start(post, now)
+        self._report()
+
+    def tick(self) -> None:
+        """Do everything that is due; takes milliseconds. Call it about every 50."""
+        if self.outcome:
+            return
+        now = self._clock()
+        if now - self._ticked > self._directory.lease_s / 2:
+            # This process was stopped or starved: leases ran out that nobody could renew. Give them another chance.
+            self._judge_from = now + self._directory.lease_s
+        self._ticked = now
+        for post in self._posts:
+            if post.handle:
+                self._watch(post, now)
+            elif post.retry_at is not None and now >= post.retry_at:
+                self._start(post, now)
+        if self._ending:
+            self._press(now)
+        self._report()
+
+    def stop(self, reason: str) -> None:
+        """Ask all workers to stop: the learner may write a checkpoint first. `outcome` comes when they are gone.
+
+        Not for signal handlers, which interrupt a tick in its middle: set a flag there, and stop between two ticks.
+        """
+        self._end(Outcome("stopped", reason, INTERRUPTED))
+
+    def close(self) -> None:
+        """Leave no process, now: for a launcher that cannot wait. Twice is harmless."""
+        self._directory.request_stop()
+        for post in self._posts:
+            if post.handle:
+                post.handle.kill()
+        left = [post.name for post in self._posts if post.handle and post.handle.wait(self._limits.leave_s) is None]
+        for post in self._posts:
+            post.handle = post.retry_at = None
+            post.turn("ended")
+        if self.outcome is None:
+            self.outcome = self._ending or Outcome("stopped", "the launcher left", INTERRUPTED)
+        if left:
+            self.outcome = Outcome("failed", f"{', '.join(left)} cannot be ended", 1)
+        self._report()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def status(self) -> RunStatus:
+        """How all workers are."""
+        outcome = self.outcome or self._ending
+        state = self.outcome.status if self.outcome else "stopping" if self._ending else "running"
+        workers = [self._worker_status(post) for post in self._posts]
+        return RunStatus(os.getpid(), self._spawner.host, state, outcome.message if outcome else "", workers)
+
+    def _worker_status(self, post: Post) -> WorkerStatus:
+        entry = self._directory.last(*post.life)
+        return WorkerStatus(
+            *post.life,
+            pid=(entry.pid if entry else post.handle.pid) if post.handle else None,  # never that of a dead one
+            host=entry.host if entry else self._spawner.host,
+            state=post.state,
+            since=post.since,
+            restarts=post.restarts,
+            progress=entry.progress if entry else 0,
+            metrics=dict(entry.metrics) if entry else {},
+        )
+
+    def _report(self) -> None:
+        if self._status:
+            self._status.offer(self.status())
+
+    def _start(self, post: Post, now: float) -> None:
+        if post.retry_at is not None:
+            post.incarnation += 1
+            post.restarts += 1
+            self.restarts[post.group.role] += 1
+        post.begin(now)
+        try:
+            post.handle = self._spawner.start(post.group, post.index, post.incarnation)
+        except OSError as error:
+            self._died(post, f"could not be started: {error}", now)
+
+    def _watch(self, post: Post, now: float) -> None:
+        assert post.handle
+        if (code := post.handle.poll()) is not None:
+            self._ended(post, code, now)
+            return
+        state = self._directory.state(*post.life)
+        if state == "live" and post.state == "starting":
+            entry = self._directory.last(*post.life)
+            if entry and (entry.ready or entry.progress):
+                post.turn("running")
+        if state == "withdrawn" and post.left_at is None:
+            post.left_at = now
+        if not self._ending and not post.verdict and (verdict := self._overdue(post, state, now)):
+            post.verdict = verdict
+            post.handle.kill()
+
+    def _overdue(self, post: Post, state: str, now: float) -> str | None:
+        """Why a worker that lives must be killed, if it must."""
+        limits, lease_s = self._limits, self._directory.lease_s
+        if state == "unknown" and now - post.started > limits.start_s:
+            return f"did not register within {limits.start_s:g} s"
+        if state == "expired" and now >= self._judge_from:
+            return f"did not renew its lease for {lease_s:g} s: stopped, or hung"
+        if post.left_at is not None and now - post.left_at > limits.exit_s:
+            return f"did not exit within {limits.exit_s:g} s of its end"
+        return None
+
+    def _ended(self, post: Post, code: int, now: float) -> None:
+        assert post.handle
+        cause = self._cause(post, code)
+        post.handle = None
+        self._directory.withdraw(*post.life)
+        if post in self._leads and code == FINISHED:
+            post.finished = True
+            post.turn("ended")
+            if all(lead.finished for lead in self._leads):
+                self._end(Outcome("done", "", 0))
+        elif self._ending:
+            post.turn("ended")
+            if post in self._leads and code != STOPPED:
+                self._end(Outcome("failed", f"{post.name} failed while it stopped: {cause}", 1))
+        else:
+            self._on_death(*post.life)
+            self._judge(post, code, cause, now)
+
+    def _cause(self, post: Post, code: int) -> str:
+        assert post.handle
+        failure = post.handle.failure()
+        if post.verdict:
+            return post.verdict
+        if code < 0 and failure:
+            return f"{describe_exit(code)}{LAST_WORDS}\n{failure}"
+        return failure or describe_exit(code)
+
+    def _judge(self, post: Post, code: int, cause: str, now: float) -> None:
+        """Whether a death is one to go on from."""
+        if code == MISCONFIGURED:
+            self._end(Outcome("failed", cause.removeprefix("error: "), MISCONFIGURED))
+        elif code == HOPELESS:
+            self._end(Outcome("failed", f"{post.name}: {cause.removeprefix('error: ')}", 1))
+        else:
+            self._died(post, cause, now)
+
+    def _died(self, post: Post, cause: str, now: float) -> None:
+        entry = self._directory.last(*post.life)
+        post.deaths = 1 if entry and entry.progress > 0 else post.deaths + 1
+        if not post.group.restart:
+            self._end(Outcome("failed", f"{post.name} died, and is not to be restarted: {cause}", 1))
+        elif post.deaths >= self._limits.deaths:
+            self._end(Outcome("failed", f"{post.name} died {post.deaths} times without progress: {cause}", 1))
+        else:
+            delay = min(self._limits.backoff_s * 2 ** (post.deaths - 1), self._limits.backoff_max_s)
+            post.retry_at = now + delay
+            post.turn("restarting")
+            lines = cause.splitlines()
+            line = lines[-1] if lines[0] == TRACEBACK else lines[0]
+            self._say(f"{post.name} died ({line.removesuffix(LAST_WORDS)}); starting it again in {delay:g} s")
+
+    def _end(self, outcome: Outcome) -> None:
+        """Begin to end the run, or change how it will have ended: failed is above done, and done above stopped."""
+        order = ("stopped", "done", "failed")
+        if self._ending is None:
+            self._directory.request_stop()
+            self._ending_since = self._clock()
+            for post in self._posts:
+                if not post.handle:
+                    post.retry_at = None
+                    post.turn("ended")
+        if self._ending is None or order.index(outcome.status) > order.index(self._ending.status):
+            self._ending = outcome
+
+    def _press(self, now: float) -> None:
+        """Ask, terminate, kill: workers leave by themselves after the learner has; each step has its limit."""
+        limits = self._limits
+        if self._leads_gone is None and not any(lead.handle for lead in self._leads):
+            self._leads_gone = now
+        for post in self._posts:
+            if not post.handle:
+                continue
+            if post in self._leads:
+                overdue_s = now - self._ending_since - limits.checkpoint_s
+            else:
+                overdue_s = now - self._leads_gone - limits.leave_s if self._leads_gone is not None else 0.0
+            if overdue_s > 2 * limits.leave_s + limits.exit_s:
+                self._end(Outcome("failed", f"{post.name} cannot be ended", 1))
+                post.handle = None
+            elif overdue_s > limits.leave_s:
+                post.verdict = post.verdict or "did not stop when it was told to, and was killed"
+                post.handle.kill()
+            elif overdue_s > 0 and not post.terminated:
+                post.terminated = True
+                post.handle.terminate()
+        if not any(post.handle for post in self._posts):
+            self.outcome = self._ending
