@@ -4,11 +4,13 @@ import fcntl
 import os
 import re
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, NamedTuple, Self
 
 from podium.core.errors import ConfigError
 from podium.core.imports import suggest
@@ -24,11 +26,29 @@ CONTENTS = frozenset(
         "tensorboard",
         "videos",
         "logs",
+        "ledger",
+        "workers.json",
         "curve.png",
         LOCK,
     }
 )
 NAME = re.compile(r"\w[\w.+=@,-]{0,199}", re.ASCII)
+LOOK_LIMIT_S = 1.0  # how long those who only look may keep a lock from being taken: they need microseconds
+
+
+class Holder(NamedTuple):
+    """The process that writes to a run: its launcher."""
+
+    pid: int
+    host: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this host; run directories may lie on a disk that hosts share."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +120,16 @@ class RunDirectory:
         return self.path / "logs"
 
     @property
+    def workers_json(self) -> Path:
+        """How the workers are, as their launcher sees them; only where they are processes of their own."""
+        return self.path / "workers.json"
+
+    @property
+    def ledger(self) -> Path:
+        """Actors' and learner's counts of env steps, where they are processes."""
+        return self.path / "ledger"
+
+    @property
     def curve(self) -> Path:
         """The learning curve as a picture."""
         return self.path / "curve.png"
@@ -118,16 +148,29 @@ class RunDirectory:
     def hold(self) -> Iterator[None]:
         """Keep every other process from writing to this run. The system lets go when this one ends, however it does."""
         with (self.path / LOCK).open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip()
-                raise ConfigError(f"run {self.name} is still running, in process {holder}: stop that first") from None
+            if not _lock(file):
+                holder = _read_holder(file)
+                where = "" if holder is None else f", in {holder}"
+                raise ConfigError(f"run {self.name} is still running{where}: stop that first")
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
+            file.write(f"{os.getpid()} {socket.gethostname()}\n")
             file.flush()
-            yield
+            try:
+                yield
+            finally:
+                file.truncate(0)
+
+    def holder(self) -> Holder | None:
+        """The process in whose `hold` this run is; None if it is not running. Asking keeps nobody from running it.
+
+        if (holder := run.holder()) is not None: print(f"{run.name} runs in {holder}")
+        """
+        try:
+            file = (self.path / LOCK).open()
+        except FileNotFoundError:
+            return None
+        with file:
+            return None if _try_lock(file, fcntl.LOCK_SH) else _read_holder(file)
 
     def require_writable(self) -> None:
         """Raise ConfigError unless files can be made here; `podium resume` asks before it trains."""
@@ -165,6 +208,30 @@ def find_run(name: str | Path, root: Path) -> RunDirectory:
         return runs[-1]
     hint = suggest(Path(name).name, [run.name for run in runs]) or "; `podium runs` lists them"
     raise ConfigError(f"there is no run {str(name)!r} in {str(root)!r}{hint}")
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock it exclusively; False if another process has done so. A shared lock is only somebody who looks."""
+    deadline = time.monotonic() + LOOK_LIMIT_S
+    while not _try_lock(file, fcntl.LOCK_EX):
+        if not _try_lock(file, fcntl.LOCK_SH) or time.monotonic() > deadline:
+            return False
+    return True
+
+
+def _try_lock(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_holder(file: IO[str]) -> Holder | None:
+    """Who wrote the file; None in the instant before it has, or after it has wiped it."""
+    file.seek(0)
+    pid, _, host = file.read().strip().partition(" ")
+    return Holder(int(pid), host) if pid.isdigit() else None
 
 
 def _check_name(name: str) -> None:

@@ -24,8 +24,8 @@ WINDOW = 100
 """Episodes that the reported return is the mean of."""
 
 OnReport = Callable[[dict[str, Any]], object]
-Ledger = Callable[[], tuple[int, int]]
-"""Gives the valid steps that this process's actors produced, and how many of them wait for the learner."""
+Ledger = Callable[[], Samples]
+"""Gives what this process's actors and learner counted."""
 
 
 @dataclass
@@ -40,6 +40,7 @@ class Counts:
     produced: int = 0
     undone: int = 0
     lost: int = 0
+    stale: int = 0
     staleness_sum: float = 0.0
     staleness_max: int = 0
     last_returns: list[float] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Counts:
 class Recorder:
     """Takes an update's figures and keeps all books of the run.
 
-    recorder.ledger = lambda: (actor.steps, waiting)
+    recorder.ledger = lambda: Samples(produced=actor.steps, in_flight=waiting)
     recorder.start(compile_s)
     while not recorder.ended:
         recorder.report(steps, metrics, episodes, staleness_mean, staleness_max)
@@ -70,7 +71,8 @@ class Recorder:
     ) -> None:
         self.counts = counts
         self.ended: Status | None = None
-        self.ledger: Ledger = lambda: (0, 0)
+        self.ledger: Ledger = Samples
+        self.tally: Ledger | None = None  # of all processes of the run, where they keep books themselves
         self._interrupt = interrupt
         self._experiment = experiment
         self._log = log
@@ -112,8 +114,9 @@ class Recorder:
         episodes: Iterable[tuple[float, int]],
         staleness_mean: float = 0.0,
         staleness_max: int = 0,
+        workers: Mapping[str, float] | None = None,
     ) -> None:
-        """One update has been made, on so many valid steps."""
+        """One update has been made, on so many valid steps. `workers`: figures such as `actor-2/steps_per_s`."""
         counts = self.counts
         counts.updates += 1
         counts.env_steps += steps
@@ -135,6 +138,7 @@ class Recorder:
             "episodes": counts.episodes,
             "staleness": staleness_mean,
             **values,
+            **(workers or {}),
         }
         self._log.write({name: value for name, value in row.items() if value is not None})
         self._refuse_not_finite(values)
@@ -175,14 +179,16 @@ class Recorder:
 
     def samples(self) -> Samples:
         """The books of this run, over all its processes."""
-        counts = self.counts
-        produced, in_flight = self.ledger()
+        if self.tally is not None:
+            return self.tally()
+        counts, own = self.counts, self.ledger()
         return Samples(
-            produced=self._produced_before + produced,
+            produced=self._produced_before + own.produced,
             trained=counts.env_steps,
-            lost=counts.lost,
+            stale=counts.stale + own.stale,
+            lost=counts.lost + own.lost,
             undone=counts.undone,
-            in_flight=in_flight,
+            in_flight=own.in_flight,
         )
 
     def staleness(self) -> Staleness:

@@ -86,11 +86,15 @@ class Summary:
 
 def write_summary(directory: Path, summary: Summary) -> Path:
     """Write summary.json whole or not at all: a reader never sees half of it."""
-    path = directory / "summary.json"
-    draft = path.with_name(f".summary-{os.getpid()}.json")
-    draft.write_text(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
-    draft.replace(path)
-    return path
+    return _write(directory, summary.to_json())
+
+
+def amend_summary(directory: Path, samples: Samples | None = None, **changes: Any) -> None:
+    """Put in what is known only later: a score, or, once all processes have ended, the books and the restarts."""
+    summary = (read_summary(directory) or {}) | changes
+    if samples is not None:
+        summary["samples"] = asdict(samples) | {"unexplained": samples.unexplained}
+    _write(directory, _finite(summary))
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
@@ -112,6 +116,14 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _write(directory: Path, values: Mapping[str, Any]) -> Path:
+    path = directory / "summary.json"
+    draft = path.with_name(f".summary-{os.getpid()}.json")
+    draft.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
+    draft.replace(path)
+    return path
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,304 @@
+"""Where every env step went, in files that outlive the processes that write them.
+
+ledger/actor-2.5    what the sixth life of actor 2 produced: counted by the actor, word by word
+ledger/learner      what became of it: counted by the learner, from the arrays it received
+
+The files are mapped into memory: the system keeps what was written when a process is killed. Nobody reads a half
+of the learner's record, because it is written twice in turn, and the newer whole one counts.
+"""
+
+import mmap
+import threading
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from podium.runs.summary import Samples
+
+RECENT = 64
+"""Fragments whose sizes an actor remembers: more than any number of credits."""
+HEAD = 4
+RECORD_BYTES = 1 << 20
+
+
+class ActorLedger:
+    """An actor's own count. `produced` grows with each env step, the rest with each fragment.
+
+    ledger = ActorLedger.create(run.path / "ledger", worker=2, incarnation=5)
+    ledger.produced += 16
+    ledger.commit(sequence=0, steps=2048)
+    """
+
+    def __init__(self, words: np.ndarray) -> None:
+        self._words = words
+
+    @classmethod
+    def create(cls, directory: Path, worker: int, incarnation: int) -> Self:
+        """A new file for a new life."""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"actor-{worker}.{incarnation}"
+        with path.open("xb") as file:
+            file.truncate((HEAD + RECENT) * 8)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The ledger of another process, or of one that is dead."""
+        with path.open("r+b") as file:
+            return cls(np.frombuffer(mmap.mmap(file.fileno(), (HEAD + RECENT) * 8), np.int64))
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """For an actor that shares its learner's process, and its fate."""
+        return cls(np.zeros(HEAD + RECENT, np.int64))
+
+    @property
+    def produced(self) -> int:
+        """Valid env steps made."""
+        return int(self._words[0])
+
+    @produced.setter
+    def produced(self, steps: int) -> None:
+        self._words[0] = steps
+
+    @property
+    def fragments(self) -> int:
+        """Fragments committed."""
+        return int(self._words[1])
+
+    @property
+    def unfinished(self) -> int:
+        """Valid steps in fragments that were not full when the actor ended, counted there; 0 before."""
+        return int(self._words[2])
+
+    @property
+    def ended(self) -> bool:
+        """Whether the actor ended by itself, and could say what was unfinished."""
+        return bool(self._words[3])
+
+    def end(self, unfinished: int) -> None:
+        """The actor's last word."""
+        self._words[2] = unfinished
+        self._words[3] = 1
+
+    def commit(self, sequence: int, steps: int) -> None:
+        """A fragment is on its way. Called just before it is."""
+        self._words[HEAD + sequence % RECENT] = steps
+        self._words[1] = sequence + 1
+
+    def steps_of(self, sequence: int) -> int:
+        """Steps of one of the last fragments committed."""
+        return int(self._words[HEAD + sequence % RECENT])
+
+
+class Entry(msgspec.Struct):
+    """What the learner knows of one life of an actor."""
+
+    received: int = 0  # valid steps
+    lost: int = 0  # valid steps of fragments that never came
+    next_sequence: int = 0  # all fragments before it are booked
+    produced: int = 0  # the actor's count at that point
+    ahead: dict[int, int] = {}  # fragments booked beyond it, and their steps
+
+
+class Account(msgspec.Struct):
+    """The learner's record."""
+
+    trained: int = 0
+    stale: int = 0
+    undone: int = 0
+    lives: dict[str, Entry] = {}
+
+
+class Booking(NamedTuple):
+    """A fragment as the books know it: whose and which it is, and its valid steps."""
+
+    life: str  # "2.5": the sixth life of actor 2
+    sequence: int
+    steps: int
+    produced: int  # the actor's count after it
+    stale: int = 0  # of the steps, those that were too old to be trained on
+
+
+class Books:
+    """The learner's count, kept through its own deaths.
+
+    books = Books(run.path / "ledger")
+    books.open(trained=counts.env_steps)                       # as its checkpoint knows
+    if books.arrive(booking): ...                              # False: it is in the books already
+    books.trained([booking, ...])                              # an update was made of them
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._file = None if directory is None else _Twice(directory / "learner")
+        stored = None if self._file is None else self._file.read()
+        self.account = Account() if stored is None else msgspec.json.decode(stored, type=Account)
+        self._lock = threading.Lock()  # one thread trains, another takes in the next batch
+        self._arrived: dict[str, tuple[int, int]] = {}  # of each life: next sequence, and its count so far
+
+    def open(self, trained: int) -> None:
+        """Begin, or go back to a checkpoint: what was trained on and it does not know of is undone."""
+        self.account.undone += max(0, self.account.trained - trained)
+        self.account.trained = trained
+        self._write()
+
+    def arrive(self, booking: Booking) -> bool:
+        """A fragment is here. Those of the same life that should have come before it and did not are lost.
+
+        False if it is booked already: its learner died before it gave the buffer back.
+        """
+        with self._lock:
+            return self._arrive(*booking[:4])
+
+    def _arrive(self, life: str, sequence: int, steps: int, produced: int) -> bool:
+        entry = self.account.lives.setdefault(life, Entry())
+        if sequence < entry.next_sequence or sequence in entry.ahead:
+            return False
+        expected, count = self._arrived.get(life, (entry.next_sequence, entry.produced))
+        known = sum(n for i, n in entry.ahead.items() if expected <= i < sequence)
+        missing = [i for i in range(expected, sequence) if i not in entry.ahead]
+        if missing:
+            gap = produced - steps - count - known
+            entry.lost += gap
+            self._book(entry, missing[0], gap)
+            for i in missing[1:]:
+                self._book(entry, i, 0)
+        self._arrived[life] = (sequence + 1, produced)
+        return True
+
+    def trained(self, bookings: Iterable[Booking]) -> None:
+        """An update was made of these: all of them are booked, or none."""
+        with self._lock:
+            self._receive(bookings)
+            self._write()
+
+    def stale(self, bookings: Iterable[Booking]) -> None:
+        """These came too late to be trained on."""
+        self.trained(booking._replace(stale=booking.steps) for booking in bookings)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _receive(self, bookings: Iterable[Booking]) -> None:
+        for life, sequence, steps, _, stale in bookings:
+            entry = self.account.lives[life]
+            entry.received += steps
+            self.account.trained += steps - stale
+            self.account.stale += stale
+            self._book(entry, sequence, steps)
+
+    @staticmethod
+    def _book(entry: Entry, sequence: int, steps: int) -> None:
+        entry.ahead[sequence] = steps
+        while entry.next_sequence in entry.ahead:
+            entry.produced += entry.ahead.pop(entry.next_sequence)
+            entry.next_sequence += 1
+
+    def _write(self) -> None:
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(self.account))
+
+
+def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
+    """The run's samples, from both counts. `since`: the first incarnation of the present session.
+
+    What an actor of this session had under way when it ended by itself (or has, if the run is `running`) is in
+    flight; what the others had under way when they died is lost.
+    """
+    books = Books(directory)
+    account = books.account
+    books.close()
+    ledgers = {path.name.removeprefix("actor-"): ActorLedger.open(path) for path in _ledgers(directory)}
+    return balance(account, ledgers, since, running)
+
+
+def balance(account: Account, ledgers: Mapping[str, ActorLedger], since: int = 0, running: bool = False) -> Samples:
+    """Senders' and receiver's counts side by side: what they differ by stays in `Samples.unexplained`."""
+    produced = lost = in_flight = 0
+    for life, ledger in ledgers.items():
+        entry = account.lives.get(life, Entry())
+        made = ledger.produced
+        produced += made
+        lost += entry.lost
+        of_this_session = int(life.partition(".")[2]) >= since
+        if of_this_session and ledger.ended:
+            under_way = (i for i in range(entry.next_sequence, ledger.fragments) if i not in entry.ahead)
+            in_flight += ledger.unfinished + sum(ledger.steps_of(i) for i in under_way)
+        elif of_this_session and running:
+            in_flight += made - entry.received - entry.lost
+        else:
+            lost += max(0, made - entry.received - entry.lost)
+    return Samples(
+        produced=produced,
+        trained=account.trained,
+        stale=account.stale,
+        lost=lost,
+        undone=account.undone,
+        in_flight=in_flight,
+    )
+
+
+def next_incarnation(directory: Path) -> int:
+    """Greater than that of every actor that has kept a ledger here: a resumed run's actors begin with it."""
+    return 1 + max((int(path.name.rpartition(".")[2]) for path in _ledgers(directory)), default=-1)
+
+
+def _ledgers(directory: Path) -> list[Path]:
+    return sorted(directory.glob("actor-*")) if directory.is_dir() else []
+
+
+@dataclass
+class _Slot:
+    number: int
+    data: bytes
+
+
+class _Twice:
+    """A small record in a mapped file, written in turn to two places: one of them is always whole."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            if file.seek(0, 2) < 2 * RECORD_BYTES:
+                file.truncate(2 * RECORD_BYTES)
+            self._map = mmap.mmap(file.fileno(), 2 * RECORD_BYTES)
+        newest = self._newest()
+        self._number = 0 if newest is None else newest.number
+
+    def read(self) -> bytes | None:
+        """The newest whole record."""
+        newest = self._newest()
+        return None if newest is None else newest.data
+
+    def write(self, data: bytes) -> None:
+        """Over the older one of the two; number and checksum come last."""
+        if len(data) > RECORD_BYTES - 16:
+            raise ValueError(f"a record of {len(data)} bytes: at most {RECORD_BYTES - 16} fit")
+        self._number += 1
+        start = (self._number % 2) * RECORD_BYTES
+        self._map[start : start + 16] = bytes(16)
+        self._map[start + 16 : start + 16 + len(data)] = data
+        head = self._number.to_bytes(8, "little") + len(data).to_bytes(4, "little")
+        self._map[start : start + 16] = head + zlib.crc32(data).to_bytes(4, "little")
+
+    def close(self) -> None:
+        """Unmap."""
+        self._map.close()
+
+    def _newest(self) -> _Slot | None:
+        whole = [slot for slot in (self._slot(0), self._slot(RECORD_BYTES)) if slot is not None]
+        return max(whole, key=lambda slot: slot.number, default=None)
+
+    def _slot(self, start: int) -> _Slot | None:
+        number = int.from_bytes(self._map[start : start + 8], "little")
+        size = int.from_bytes(self._map[start + 8 : start + 12], "little")
+        check = int.from_bytes(self._map[start + 12 : start + 16], "little")
+        data = self._map[start + 16 : start + 16 + size]
+        return _Slot(number, data) if number and zlib.crc32(data) == check else None
