@@ -62,6 +62,7 @@ def train(
     total_steps: int | None = None,
     seed: int | None = None,
     preset: str | None = "auto",
+    topology: str | None = None,
     config: str | Path | None = None,
     set: Overrides = (),
     init_from: "str | Path | Run | None" = None,
@@ -69,14 +70,17 @@ def train(
     root: str | Path = "runs",
     on_report: "OnReport | None" = None,
     progress: bool = True,
+    metrics_port: int | None = None,
 ) -> Run:
     """Train, and return the run. `algorithm` may be a whole `podium.Experiment`.
 
     `env` is an id, a Python path, or a callable that makes a Gymnasium, host or JAX environment.
+    `topology` is an architecture by name: impala, seed, decoupled.
     `set` takes what `--set` takes: {"algorithm.learning_rate": 1e-3} or ["algorithm.learning_rate=1e-3"].
     `on_report` is called with each row of metrics.jsonl; if it returns False, the run stops.
+    `metrics_port` serves the run's figures to Prometheus.
     """
-    plan = _plan(algorithm, env, total_steps, seed, preset, config, set)
+    plan = _plan(algorithm, env, total_steps, seed, preset, topology, config, set)
     from podium.launch import session
 
     source = None if init_from is None else _find(init_from, root)
@@ -89,6 +93,7 @@ def train(
         track=track,
         on_report=on_report,
         progress=progress,
+        metrics_port=metrics_port,
     )
     return Run(directory.path, env if callable(env) else None)
 
@@ -108,13 +113,14 @@ def dry_run(
     total_steps: int | None = None,
     seed: int | None = None,
     preset: str | None = "auto",
+    topology: str | None = None,
     config: str | Path | None = None,
     set: Overrides = (),
 ) -> str:
     """What `train` would run: the resolved experiment as TOML, and the program. Starts nothing."""
     from podium.launch.plan import draw
 
-    return draw(_plan(algorithm, env, total_steps, seed, preset, config, set))
+    return draw(_plan(algorithm, env, total_steps, seed, preset, topology, config, set))
 
 
 def resume(
@@ -124,6 +130,7 @@ def resume(
     total_steps: int | None = None,
     on_report: "OnReport | None" = None,
     progress: bool = True,
+    metrics_port: int | None = None,
 ) -> Run:
     """Go on with a run from its newest checkpoint that can be read; `total_steps` moves its limit."""
     directory, factory = _find(run, root), _factory(run)
@@ -133,7 +140,8 @@ def resume(
     from podium.launch import session
     from podium.launch.plan import make_plan
 
-    session.resume(make_plan(experiment, factory), directory, on_report=on_report, progress=progress)
+    plan = make_plan(experiment, factory)
+    session.resume(plan, directory, on_report=on_report, progress=progress, metrics_port=metrics_port)
     return Run(directory.path, factory)
 
 
@@ -171,12 +179,13 @@ def _plan(
     total_steps: int | None,
     seed: int | None,
     preset: str | None,
+    topology: str | None,
     config: str | Path | None,
     overrides: Overrides,
 ) -> "Plan":
     if isinstance(algorithm, Experiment):
-        if config is not None or overrides:
-            raise ConfigError("config and set go with an algorithm's name: an Experiment is complete, so change it")
+        if config is not None or overrides or topology is not None:
+            raise ConfigError("config, topology and set go with a name: an Experiment is complete, so change it")
         experiment = algorithm if seed is None else replace(algorithm, seed=seed)
         if env is not None:
             experiment = replace(experiment, env=replace(experiment.env, id=_env_id(env)))
@@ -188,6 +197,7 @@ def _plan(
             algorithm,
             _env_id(env),
             preset=preset,
+            topology=topology,
             config=config,
             overrides=overrides,
             total_steps=total_steps,

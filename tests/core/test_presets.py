@@ -2,6 +2,7 @@
 
 import pytest
 
+from podium.core.errors import ConfigError
 from podium.core.presets import find_preset, list_presets
 from podium.core.settings import resolve
 
@@ -9,13 +10,32 @@ TASKS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3"]
 ROBOTS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"]
 
 
-@pytest.mark.parametrize("name", list_presets())
+@pytest.mark.parametrize("name", [name for name in list_presets() if not name.startswith("topology/")])
 def test_every_preset_resolves_and_its_minibatches_fit_the_fragment(name: str) -> None:
     algorithm, env = name.split("/")
     found = resolve(algorithm, env)
     assert found.preset == name
     settings = found.experiment.algorithm
     assert found.experiment.steps_per_update % getattr(settings, "minibatch_size", 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "transport"),
+    [("impala", "inline", "shm"), ("seed", "served", "shm"), ("decoupled", "served", "tcp")],
+)
+def test_an_architecture_is_a_preset_of_the_topology_beside_that_of_the_task(
+    name: str, mode: str, transport: str
+) -> None:
+    experiment = resolve("ppo", "CartPole-v1", topology=name, overrides=["topology.actors=4"]).experiment
+    assert (experiment.topology.mode, experiment.topology.transport, experiment.topology.actors) == (mode, transport, 4)
+    assert experiment.env.num_envs == 8
+
+
+def test_an_unknown_architecture_is_refused_with_those_there_are() -> None:
+    with pytest.raises(
+        ConfigError, match=r"topology = 'sead': must be one of impala, seed, decoupled; did you mean 'seed'"
+    ):
+        resolve("ppo", "CartPole-v1", topology="sead")
 
 
 @pytest.mark.parametrize("env", TASKS + ROBOTS)

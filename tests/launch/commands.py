@@ -32,6 +32,7 @@ TINY: dict[str, Any] = {
     "algorithm.minibatch_size": 32,
     "algorithm.num_epochs": 2,
     "topology.devices": 1,
+    "topology.actors": 1,  # not measured, so that a busy machine does not move a test to other processes
     "evaluation.episodes": 0,
 }
 """An experiment whose update takes a millisecond, and compiles soon."""

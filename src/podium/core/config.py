@@ -80,21 +80,41 @@ class TopologyConfig(Section):
 
     SECTION = "topology"
 
-    mode: Literal["auto", "fused", "inline"] = "auto"
-    """fused: environment, policy and update in one XLA program (JAX environments). inline: a collector
-    thread beside the learner thread (host environments). auto: whichever fits, and why is printed."""
-    staleness: int = 1
-    """How many versions collecting may run ahead of learning (inline); 0 is synchronous and deterministic."""
+    mode: Literal["auto", "fused", "inline", "served"] = "auto"
+    """fused: environment, policy and update in one XLA program (JAX environments). inline: actors act with their own
+    copy of the parameters (host environments). served: they ask inference workers. auto: picks, and says why."""
+    actors: int | None = None
+    """Who steps the environments, each its share of them. None: one, as a thread beside the learner; with more, or with
+    a transport other than memory, actors and learner are processes."""
     slots: int | None = None
-    """Groups of environments that take turns: one is stepped while another's actions are chosen. None: one."""
+    """Groups of environments that take turns: one is stepped while another's actions are chosen. They are divided
+    among the actors. None: one for each actor (inline), or two (served)."""
+    inference_workers: int = 1
+    """Processes that choose actions for all actors (served)."""
+    inference_batch: int | None = None
+    """Rows at most that one of them takes at once. None: as many as there are environments."""
+    inference_wait_ms: float = 0.5
+    """How long one of them waits for more requests before it computes."""
+    evaluators: int = 0
+    """Processes that play greedy episodes (evaluation.episodes) with the newest version, again and again."""
+    transport: Literal["auto", "memory", "shm", "tcp"] = "auto"
+    """How workers reach each other: memory (threads of one process), shm (processes of one machine), tcp (encrypted).
+    auto: memory for one actor, else shm where there is Linux, else tcp."""
+    staleness: int = 1
+    """How many versions collecting may run ahead of learning; 0 is synchronous and deterministic."""
     devices: int | None = None
     """Devices that a fused run shards its environments over. None: every accelerator, or as many cores as have
-    4,096 rows of a minibatch each."""
+    4,096 rows of a minibatch each, or two cores, one for the policy and one for the value."""
     dispatch: int | None = None
     """Iterations for each dispatch of a fused run; None: about 16,384 steps' worth."""
 
     def __post_init__(self) -> None:
         self.require("staleness", self.staleness >= 0, "at least 0")
+        self.require("actors", self.actors is None or self.actors >= 1, "at least 1")
+        self.require("inference_workers", self.inference_workers >= 1, "at least 1")
+        self.require("inference_batch", self.inference_batch is None or self.inference_batch >= 1, "at least 1")
+        self.require("inference_wait_ms", self.inference_wait_ms >= 0, "at least 0")
+        self.require("evaluators", self.evaluators >= 0, "at least 0")
         self.require("slots", self.slots is None or self.slots >= 1, "at least 1")
         self.require("devices", self.devices is None or self.devices >= 1, "at least 1")
         self.require("dispatch", self.dispatch is None or self.dispatch >= 1, "at least 1")
@@ -145,6 +165,8 @@ class EvaluationConfig(Section):
 
     episodes: int = 10
     """How many; 0 leaves eval_return out of the summary."""
+    video: bool = False
+    """Film an episode of every version that an evaluator plays (topology.evaluators)."""
 
     def __post_init__(self) -> None:
         self.require("episodes", self.episodes >= 0, "at least 0")

@@ -9,7 +9,7 @@ from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.fields import Field, config_class, list_fields, sections
 from podium.core.foreign_names import explain_unknown
-from podium.core.presets import find_preset, list_presets, load_preset
+from podium.core.presets import find_preset, list_presets, load_preset, load_topology
 from podium.core.toml import load
 from podium.core.values import check_value, format_value, parse_value
 
@@ -39,12 +39,15 @@ def resolve(
     env: str | None,
     *,
     preset: str | None = "auto",
+    topology: str | None = None,
     config: str | Path | None = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     total_steps: float | None = None,
     seed: float | None = None,
 ) -> Resolved:
     """Resolve an experiment. `algorithm` and `env` may be None where config or overrides name them.
+
+    `topology` is an architecture by name (impala, seed, decoupled), which `config` and `overrides` may change.
 
     >>> resolve("ppo", "CartPole-v1", overrides=["env.num_envs=4"]).experiment.env.num_envs
     4
@@ -60,15 +63,17 @@ def resolve(
 
     values: dict[str, Any] = {path: field.default for path, field in fields.items()}
     origins: dict[str, Origin] = dict.fromkeys(fields, "default")
+    names = [preset_name, *([f"topology/{topology}"] if topology else [])]
     layers: list[tuple[Origin, list[Setting]]] = [
         ("preset", list(_flatten(preset_tree))),
+        ("preset", list(_flatten(load_topology(topology))) if topology else []),
         ("config", file),
         ("flag", typed),
     ]
     for origin, settings in layers:
         for setting in settings:
             origins[_apply(setting, values, fields)] = origin
-    return Resolved(_build(values, algorithm), _notes(preset_name, values, origins), preset_name, origins)
+    return Resolved(_build(values, algorithm), _notes(names, values, origins), preset_name, origins)
 
 
 def build_experiment(tree: Mapping[str, Any]) -> Experiment:
@@ -174,7 +179,7 @@ def _build(values: Mapping[str, Any], algorithm: str) -> Experiment:
     return Experiment(**{name: part(**arguments[name]) for name, part in parts.items()}, **top)
 
 
-def _notes(preset: str | None, values: Mapping[str, Any], origins: Mapping[str, Origin]) -> tuple[str, ...]:
-    """What to tell the user: the preset's settings that nothing overrode."""
+def _notes(presets: list[str | None], values: Mapping[str, Any], origins: Mapping[str, Origin]) -> tuple[str, ...]:
+    """What to tell the user: the presets' settings that nothing overrode."""
     kept = [f"{path}={format_value(values[path])}" for path, origin in origins.items() if origin == "preset"]
-    return (f"preset {preset}: {', '.join(kept)}",) if kept else ()
+    return (f"preset {' and '.join(filter(None, presets))}: {', '.join(kept)}",) if kept else ()

@@ -18,6 +18,8 @@ class GymnasiumEnv(HostEnv):
     step = env.step(np.zeros(3, int))
     """
 
+    steps_in_send = True
+
     def __init__(
         self, make: MakeEnv, seeds: Sequence[int], wrap: WrapEnv | None = None, spec: EnvSpec | None = None
     ) -> None:

@@ -44,6 +44,8 @@ class HostEnv(ABC):
 
     spec: EnvSpec
     num_envs: int
+    steps_in_send: bool = False
+    """Whether `send` makes the whole step in the caller's thread, so that `recv` returns at once: a hint."""
 
     @abstractmethod
     def reset(self) -> TimeStep:

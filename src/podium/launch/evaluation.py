@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -12,9 +14,11 @@ from podium.core.types import Tree
 from podium.launch.plan import Plan
 from podium.launch.policy import Policy
 from podium.ops.keys import run_key
+from podium.protocol.streams import ParameterReader
 from podium.runs.directory import RunDirectory
 from podium.runs.video import write_video
 from podium.workers.evaluator import Evaluation, evaluate
+from podium.workers.layout import Layouts
 
 EVALUATION_SEED = 1_000_003
 """Added to a run's seed, so that evaluation plays other episodes than training did."""
@@ -32,6 +36,35 @@ def evaluate_params(plan: Plan, params: Tree, episodes: int, seed: int) -> Evalu
 def evaluate_policy(policy: Policy, episodes: int, seed: int) -> Evaluation:
     """The same for a loaded policy."""
     return evaluate_params(policy.plan, policy.params, episodes, seed)
+
+
+def play_versions(
+    plan: Plan,
+    layouts: Layouts,
+    reader: ParameterReader,
+    directory: RunDirectory,
+    stop: threading.Event,
+    beat: Callable[[dict[str, float]], None],
+    follow: Callable[[], None],
+) -> None:
+    """The evaluator: greedy episodes with the newest version, again and again, until `stop` is set."""
+    config = plan.experiment.evaluation
+    seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
+    plays = 0
+    while not stop.is_set():
+        follow()
+        news = reader.read(timeout=0.5)
+        if news is None:
+            continue
+        version, arrays = news
+        params = layouts.params.tree(arrays)
+        played = evaluate_params(plan, params, max(1, config.episodes), seed)
+        plays += 1
+        figures = {"plays": plays, "return": played.mean, "stderr": played.stderr, "update": version.update}
+        beat(figures)
+        print(f"update {version.update}: return {played.mean:.1f} +- {played.stderr:.1f}", flush=True)
+        if config.video:
+            film(Policy(plan, params, version.update), directory, seed)
 
 
 def draw_without_a_screen() -> None:

@@ -1,23 +1,30 @@
 """What a run will do, worked out before anything starts: `podium train --dry-run` prints it."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import jax
 
+from podium.algorithms import ppo
 from podium.algorithms import registry as algorithms
 from podium.algorithms.algorithm import Algorithm
+from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.config import Experiment
+from podium.core.config import Experiment, PPOConfig, TopologyConfig
 from podium.core.errors import ConfigError
+from podium.core.specs import EnvSpec
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch.devices import configure
+from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
 
-ROWS_PER_CORE = 4096
+Mode = Literal["fused", "inline", "served"]
+Transport = Literal["memory", "shm", "tcp"]
+FUSED = "the environment is a JAX function"
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,26 @@ class Plan:
     experiment: Experiment
     env: ResolvedEnv
     algorithm: Algorithm
-    mode: Literal["fused", "inline"]
+    mode: Mode
+    actors: int
     slots: int
+    transport: Transport
     devices: int
     notes: tuple[str, ...]
+    asked: TopologyConfig | None = None
+    """What the user said, where it leaves open what `calibration.settle` will measure; None: nothing is open."""
+    importable: bool = True
+    """Whether other processes find the environment by its name."""
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether all workers are threads of one process, and need no orchestrator."""
+        return self.transport == "memory"
+
+    @property
+    def rows(self) -> int:
+        """Environments in each slot."""
+        return self.experiment.env.num_envs // self.slots
 
 
 def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = ()) -> Plan:
@@ -39,65 +62,128 @@ def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes
     env = envs.resolve(experiment.env, env_factory)
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
-    slots = _choose_slots(experiment) if mode == "inline" else 1
-    devices = _choose_devices(experiment) if mode == "fused" else 1
     notes = (*notes, env.note, f"mode {mode}: {why}")
-    chosen = {"mode": mode, "devices": devices} if mode == "fused" else {"mode": mode, "slots": slots}
-    experiment = replace(experiment, topology=replace(experiment.topology, **chosen))
-    return Plan(experiment, env, algorithm, mode, slots, devices, notes)
+    topology = experiment.topology
+    if mode == "fused":
+        _refuse_workers(experiment)
+        devices = _choose_devices(experiment, env.spec)
+        topology = replace(topology, mode=mode, devices=devices)
+        return Plan(replace(experiment, topology=topology), env, algorithm, mode, 1, 1, "memory", devices, notes)
+    actors = topology.actors or 1
+    slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
+    importable = env_factory is None or _is_importable(experiment, env_factory)
+    if transport != "memory" and not importable:
+        raise ConfigError(
+            f"env = {experiment.env.id}: actors in other processes cannot import it; put it in a module and name it "
+            "my_module:make_env, or use topology.transport=memory"
+        )
+    asked = topology if _is_open(experiment) else None
+    topology = replace(topology, mode=mode, actors=actors, slots=slots, transport=transport)
+    experiment = replace(experiment, topology=topology)
+    return Plan(experiment, env, algorithm, mode, actors, slots, transport, 1, notes, asked, importable)
+
+
+def _is_importable(experiment: Experiment, factory: Callable) -> bool:
+    """Other processes find an environment by its name: a lambda, or a function of a notebook, has none."""
+    module, _, name = experiment.env.id.partition(":")
+    return module != "__main__" and getattr(sys.modules.get(module), name, None) is factory
+
+
+def _is_open(experiment: Experiment) -> bool:
+    """Whether it is to be measured who steps the environments.
+
+    Not with staleness 0, which is deterministic: placement by the clock would change the last bits from run to run.
+    Not if the user gave the environments processes of their own.
+    """
+    topology = experiment.topology
+    auto = topology.mode == "auto" and topology.actors is None
+    return auto and topology.staleness > 0 and experiment.env.processes == 0
 
 
 def draw(plan: Plan) -> str:
     """The resolved experiment as TOML, then the program as text."""
     experiment = plan.experiment
-    rows = f"[{experiment.algorithm.fragment_length} x {experiment.env.num_envs}]"
     if plan.mode == "fused":
+        rows = f"[{experiment.algorithm.fragment_length} x {experiment.env.num_envs}]"
         program = [
             f"fused   x1   {plan.devices} device(s), {iterations_per_dispatch(experiment)} iteration(s) a dispatch",
             f"  collect {rows} -> update -> collect ... in one XLA program",
         ]
     else:
-        program = [
-            f"collector x1   {plan.slots} slot(s) of {plan.env.library} environments",
-            f"  | samples: fragments {rows}, {experiment.topology.staleness + 1} buffer(s)",
-            "  v",
-            "learner   x1",
-            f"  | parameters: at most {experiment.topology.staleness} version(s) old",
-            "  v",
-            "collector",
-        ]
-    return "\n".join([toml.dump(experiment), "# program", *(f"# {line}" for line in (*plan.notes, *program))])
+        program = draw_program(plan).splitlines()
+    if plan.asked is not None:
+        program.append("auto: who steps the environments is measured when the run starts; this is the simplest")
+    return "\n".join([toml.dump(experiment), "# program", *(f"# {line}".rstrip() for line in (*plan.notes, *program))])
 
 
-def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Literal["fused", "inline"], str]:
+def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
     wanted = experiment.topology.mode
     if wanted == "fused" and env.kind != "jax":
         raise ConfigError(
             f"topology.mode = 'fused': {experiment.env.id} is not a JAX environment; use inline, or one of gymnax:"
         )
-    if wanted == "inline" or (wanted == "auto" and env.kind == "host"):
-        return "inline", "asked for" if wanted == "inline" else "the environment runs on the host"
-    return "fused", "asked for" if wanted == "fused" else "the environment is a JAX function"
+    if wanted != "auto":
+        return wanted, "asked for"
+    return ("inline", "the environment runs on the host") if env.kind == "host" else ("fused", FUSED)
 
 
-def _choose_slots(experiment: Experiment) -> int:
-    """One: EnvPool's are faster in one batch, where choosing actions takes a tenth of a step's time."""
-    slots, num_envs = experiment.topology.slots or 1, experiment.env.num_envs
+def _refuse_workers(experiment: Experiment) -> None:
+    """A fused run is one program: it has no actors, and says so."""
+    topology = experiment.topology
+    for name in ("actors", "slots"):
+        if getattr(topology, name) not in (None, 1):
+            raise ConfigError(
+                f"topology.{name} = {getattr(topology, name)}: a fused run has no actors; add topology.mode=inline"
+            )
+    if topology.transport not in ("auto", "memory"):
+        raise ConfigError(f"topology.transport = {topology.transport!r}: a fused run has no streams; use auto")
+
+
+def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:
+    """One for each actor: EnvPool's are faster in one batch, where choosing actions takes a tenth of a step's time.
+
+    Two where actions are chosen elsewhere, so that one is stepped while the other waits for its actions.
+    """
+    num_envs = experiment.env.num_envs
+    slots = experiment.topology.slots or _fewest_slots(num_envs, actors, 2 if mode == "served" else 1)
     if num_envs % slots:
         raise ConfigError(f"topology.slots = {slots}: must divide env.num_envs = {num_envs}")
+    if slots % actors:
+        raise ConfigError(f"topology.slots = {slots}: must be a multiple of topology.actors = {actors}")
     return slots
 
 
-def _choose_devices(experiment: Experiment) -> int:
+def _fewest_slots(num_envs: int, actors: int, each: int) -> int:
+    """A multiple of the actors that divides the environments: `each` for every actor, or one."""
+    if num_envs % actors:
+        raise ConfigError(f"topology.actors = {actors}: must divide env.num_envs = {num_envs}")
+    return actors * each if num_envs % (actors * each) == 0 else actors
+
+
+def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transport:
+    wanted = experiment.topology.transport
+    if wanted == "memory" and experiment.topology.evaluators:
+        raise ConfigError("topology.transport = 'memory': evaluators are processes; use shm or tcp")
+    if wanted == "shm" and sys.platform != "linux":
+        raise ConfigError("topology.transport = 'shm': needs Linux; use tcp")
+    if wanted != "auto":
+        return wanted
+    if mode == "inline" and actors == 1 and not experiment.topology.evaluators:
+        return "memory"
+    return "shm" if sys.platform == "linux" else "tcp"
+
+
+def _choose_devices(experiment: Experiment, spec: EnvSpec) -> int:
     """All accelerators; of the CPU's cores, as many as have a few thousand rows of each minibatch to work on.
 
-    With fewer, meeting to add up gradients takes longer than the second core saves.
+    With fewer, meeting to add up gradients takes longer than the second core saves; but one for policy and
+    one for value need not meet.
     """
     wanted, available, blocks = experiment.topology.devices, jax.local_device_count(), _blocks(experiment)
     if wanted is None:
         if jax.default_backend() == "cpu":
             rows = getattr(experiment.algorithm, "minibatch_size", experiment.steps_per_update)
-            available = min(available, max(1, rows // ROWS_PER_CORE))
+            available = min(available, max(_parts(experiment, spec), rows // ROWS_PER_CORE))
         return max(n for n in range(1, available + 1) if blocks % n == 0)
     if wanted > available:
         raise ConfigError(f"topology.devices = {wanted}: this machine has {available}")
@@ -106,6 +192,15 @@ def _choose_devices(experiment: Experiment) -> int:
             f"topology.devices = {wanted}: must divide {blocks}, the blocks that minibatches are drawn from"
         )
     return wanted
+
+
+def _parts(experiment: Experiment, spec: EnvSpec) -> int:
+    """Into how many parts the parameters fall that devices can train one each, where that pays."""
+    config = experiment.algorithm
+    if not isinstance(config, PPOConfig) or not ppo.trains_apart(config, ppo.make_network(experiment, spec)):
+        return 1
+    # They meet before and after the epochs, which takes as long as to train on some thousand rows.
+    return 2 if config.num_epochs * experiment.steps_per_update >= ROWS_PER_CORE else 1
 
 
 def _blocks(experiment: Experiment) -> int:

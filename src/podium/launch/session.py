@@ -1,30 +1,28 @@
-"""A run from its directory's creation to its summary, fresh or resumed."""
+"""A run from its directory's creation to its summary, fresh or resumed, in this process or in many."""
 
 import os
 import re
-import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from podium.core import toml
 from podium.core.config import Experiment
-from podium.core.errors import CheckpointError, ConfigError, EnvError
+from podium.core.errors import ConfigError
 from podium.core.types import Tree
-from podium.launch import training
+from podium.launch import distributed, training
+from podium.launch.calibration import settle
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
+from podium.launch.figures import exposed
 from podium.launch.plan import Plan
+from podium.launch.recording import Beginning, begin, begin_again, record
 from podium.launch.restore import restore
-from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
-from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress
-from podium.runs.recorder import Counts, OnReport, Recorder
-from podium.runs.summary import Samples, Status, Summary, read_summary, write_summary
+from podium.runs.recorder import OnReport, Recorder
+from podium.runs.summary import amend_summary, read_summary
 from podium.runs.trackers import require_trackers
 
 
@@ -43,21 +41,19 @@ def train(
     track: Sequence[str] = ("tensorboard",),
     on_report: OnReport | None = None,
     progress: bool = True,
+    metrics_port: int | None = None,
 ) -> RunDirectory:
     """Train from the start, or from another run's parameters, in a new run directory.
 
     The directory is made last: what cannot start leaves nothing behind, and overwrites nothing.
     """
     require_trackers(track)
-    state = jax.jit(lambda: training.initial_state(plan))()
-    notes = []
-    if init_from is not None:
-        state["train"] = adopt(state["train"], init_from)
-        notes.append(f"started from the training state of {init_from.name}")
+    plan = settle(plan)
+    beginning = begin(plan, init_from, track)
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
     with directory.hold():
         _write_experiment(directory, plan.experiment)
-        _run(plan, directory, state, Counts(notes=notes), track, on_report, progress)
+        _run(plan, directory, beginning, init_from, on_report, progress, metrics_port)
     return directory
 
 
@@ -67,36 +63,17 @@ def resume(
     *,
     on_report: OnReport | None = None,
     progress: bool = True,
+    metrics_port: int | None = None,
 ) -> None:
     """Go on from the newest checkpoint that is whole."""
     directory.require_writable()
     with directory.hold():
-        _resume(plan, directory, on_report, progress)
-
-
-def _resume(plan: Plan, directory: RunDirectory, on_report: OnReport | None, progress: bool) -> None:
-    template = jax.eval_shape(lambda: training.initial_state(plan))
-    restored = restore(directory, template)
-    counts = Counts(**restored.metadata)
-    counts.notes += restored.notes
-    if counts.env_steps >= plan.experiment.limits.total_steps:
-        raise ConfigError(f"run {directory.name} has done its {counts.env_steps:,} steps: give more with --total-steps")
-    _book_what_is_lost(counts, directory)
-    if plan.mode != "fused":
-        counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
-    _write_experiment(directory, plan.experiment)
-    track = ("tensorboard",) if directory.tensorboard.exists() else ()
-    _run(plan, directory, restored.tree, counts, track, on_report, progress, resumed=True)
-
-
-def adopt(train: Tree, source: RunDirectory) -> Tree:
-    """Another run's training state, but with this run's hyper-parameters and its schedule from the start."""
-    try:
-        adopted = restore(source, train, part="train").tree
-    except CheckpointError as error:
-        raise ConfigError(f"--init-from {source.name}: {error}") from None
-    own = {name: getattr(train, name) for name in ("hyper", "steps") if name in getattr(train, "_fields", ())}
-    return adopted._replace(**own) if own else adopted
+        beginning = begin_again(plan, directory)
+        done = beginning.counts.env_steps
+        if done >= plan.experiment.limits.total_steps:
+            raise ConfigError(f"run {directory.name} has done its {done:,} steps: give more with --total-steps")
+        _write_experiment(directory, plan.experiment)
+        _run(plan, directory, beginning, None, on_report, progress, metrics_port)
 
 
 def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
@@ -109,91 +86,42 @@ def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
     draft.replace(path)
 
 
-def _book_what_is_lost(counts: Counts, directory: RunDirectory) -> None:
-    """Steps after the checkpoint are undone; those that waited for the learner when it ended are lost.
-
-    The summary has the books as they were when the last process began (if it was killed) or ended.
-    """
-    summary, rows = read_summary(directory.path), read_metrics(directory.path)
-    before = Samples() if summary is None else Samples(**{k: summary["samples"][k] for k in asdict(Samples())})
-    trained = max(counts.env_steps, int(rows[-1]["step"]) if rows else 0)
-    counts.produced = before.produced + trained - before.trained
-    counts.lost = before.lost + before.in_flight
-    counts.undone = before.undone + trained - counts.env_steps
-
-
 def _run(
     plan: Plan,
     directory: RunDirectory,
-    state: Tree,
-    counts: Counts,
-    track: Sequence[str],
+    beginning: Beginning,
+    init_from: RunDirectory | None,
     on_report: OnReport | None,
     progress: bool,
-    resumed: bool = False,
+    metrics_port: int | None,
 ) -> None:
-    experiment = plan.experiment
-    with Progress(experiment.limits.total_steps, progress) as bar:
-        with (
-            training.interruptible(bar) as interrupt,
-            Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
-            MetricsLog(directory.path, track, _plain(experiment), counts.updates if resumed else None) as log,
-        ):
+    with Progress(plan.experiment.limits.total_steps, progress) as bar:
+        with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as figures:
             for note in (*plan.notes, f"run {directory.path}"):
                 bar.say(note)
-            recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report)
-            write_summary(directory.path, _summary(plan, recorder, "running"))
-            try:
-                train = training.run(plan, recorder, bar, state)
-                checkpoints.wait()
-            except BaseException as error:
-                # Environments that a signal to the whole group ended while they were starting.
-                by_user = isinstance(error, KeyboardInterrupt) or (isinstance(error, EnvError) and interrupt.is_set())
-                write_summary(directory.path, _summary(plan, recorder, "interrupted" if by_user else "failed"))
-                if by_user:
-                    raise KeyboardInterrupt from error
-                raise
-        status = recorder.ended
-        assert status is not None
-        write_summary(directory.path, _summary(plan, recorder, status))
-        if recorder.episode_return().n:
-            plot_run(directory.path)
-        if status == "interrupted":
-            raise KeyboardInterrupt
-        if status == "done" and experiment.evaluation.episodes:
-            bar.say(f"evaluating: {experiment.evaluation.episodes} greedy episode(s)")
-            write_summary(directory.path, _summary(plan, recorder, status, _evaluate(plan, train)))
+            watch = figures.watched_by(on_report)
+            if plan.in_one_process:
+
+                def run(recorder: Recorder) -> Tree:
+                    return training.run(plan, recorder, bar, beginning.state)
+
+                record(plan, directory, beginning, bar, interrupt, watch, run)
+            else:
+                distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, figures)
+        _finish(plan, directory, bar)
 
 
-def _evaluate(plan: Plan, train: Tree) -> float:
-    """Mean return of greedy episodes with the final parameters."""
-    params = plan.algorithm.params(train)
-    return evaluate_params(
-        plan, params, plan.experiment.evaluation.episodes, (plan.experiment.seed + EVALUATION_SEED) % 2**32
-    ).mean
-
-
-def _summary(plan: Plan, recorder: Recorder, status: Status, score: float | None = None) -> Summary:
-    counts = recorder.counts
-    return Summary(
-        status=status,
-        env_steps=counts.env_steps,
-        updates=counts.updates,
-        wall_s=round(counts.wall_s, 3),
-        compile_s=round(counts.compile_s, 3),
-        steps_per_s=recorder.steps_per_s(),
-        episode_return=recorder.episode_return(),
-        eval_return=score,
-        samples=recorder.samples(),
-        staleness=recorder.staleness(),
-        restarts={},
-        mode=plan.mode,
-        env_library=plan.env.library,
-        seed=plan.experiment.seed,
-        notes=tuple(counts.notes),
-    )
-
-
-def _plain(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as nested dicts, for trackers."""
-    return tomllib.loads(toml.dump(experiment))
+def _finish(plan: Plan, directory: RunDirectory, bar: Progress) -> None:
+    """What comes after the last update: the curve, and greedy episodes if the run reached its end."""
+    summary = read_summary(directory.path) or {}
+    if summary["episode_return"]["n"]:
+        plot_run(directory.path)
+    if summary["status"] == "interrupted":
+        raise KeyboardInterrupt
+    episodes = plan.experiment.evaluation.episodes
+    if summary["status"] == "done" and episodes:
+        bar.say(f"evaluating: {episodes} greedy episode(s)")
+        template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
+        params = plan.algorithm.params(restore(directory, template, part="train").tree)
+        seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
+        amend_summary(directory.path, eval_return=evaluate_params(plan, params, episodes, seed).mean)

@@ -3,23 +3,30 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 
 import jax
-import numpy as np
 
 from podium.core.errors import EnvError
 from podium.core.types import Tree
 from podium.envs.jax_wrappers import vectorize
+from podium.launch.crew import Crew
 from podium.launch.plan import Plan
 from podium.ops.keys import run_key
+from podium.protocol.memory import MemoryTransport
+from podium.protocol.schema import Version
+from podium.protocol.streams import ParameterPublisher, SampleReceiver
+from podium.runs.books import Books
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
-from podium.workers.actor import Actor
+from podium.runs.summary import Samples
 from podium.workers.fused import Fused, FusedState
-from podium.workers.inline import Inline
+from podium.workers.layout import Layouts, make_layouts
+from podium.workers.learner import Learner
+
+Figures = Callable[[], Mapping[str, float]]
 
 
 def initial_state(plan: Plan) -> Tree:
@@ -35,7 +42,7 @@ def initial_state(plan: Plan) -> Tree:
 
 def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
     """Train from `state` until a limit, an interrupt or an error; returns the final training state."""
-    return (run_fused if plan.mode == "fused" else run_inline)(plan, recorder, progress, state)
+    return (run_fused if plan.mode == "fused" else run_workers)(plan, recorder, progress, state)
 
 
 def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
@@ -47,7 +54,7 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
     fused.warm_up(now)
     recorder.start(time.monotonic() - began)
     produced = 0
-    recorder.ledger = lambda: (produced, 0)
+    recorder.ledger = lambda: Samples(produced=produced)
     while recorder.ended is None:
         budget = plan.experiment.limits.total_steps - recorder.counts.env_steps
         now, dispatched = fused.dispatch(now, budget)
@@ -61,38 +68,65 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
     return now.train
 
 
-def run_inline(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
-    """A collector thread beside this one, which learns."""
-    experiment, update = plan.experiment, recorder.counts.updates
-    _, act_key, learn_key = jax.random.split(run_key(experiment.seed), 3)
-    train = jax.device_put(state["train"])
-    with ExitStack() as stack:
-        envs = [stack.enter_context(closing(plan.env.make_host(seeds))) for seeds in _slot_seeds(plan, update)]
-        actor = Actor(plan.algorithm, envs, plan.algorithm.params(train), act_key)
-        inline = Inline(plan.algorithm, actor, train, learn_key, update, experiment.topology.staleness)
-        # The actor counts what it produced, the learner what it trained on, the buffers what is left in them.
-        recorder.ledger = lambda: (actor.steps, inline.in_flight())
+def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
+    """Learner and actors as threads of this process."""
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    books, update = Books(None), recorder.counts.updates
+    with MemoryTransport() as transport, ExitStack() as stack:
+        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
+        publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
+        learner = make_learner(plan, layouts, state, Version(0, update), receiver, publisher, books)
+        learner.publish()
+        crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, update)
+        stack.callback(crew.close)
+        recorder.ledger = lambda: crew.samples(books)
         progress.say("compiling (the next run of this experiment starts at once)")
         began = time.monotonic()
-        inline.warm_up()
+        learner.warm_up()
+        crew.warm_up()
         recorder.start(time.monotonic() - began)
-        with inline:
-            while recorder.ended is None:
-                try:
-                    learned = inline.step()
-                except EnvError:
-                    # A signal to the whole group may end the environments' processes before it ends us.
-                    if not recorder.end_if_interrupted():
-                        raise
-                    recorder.save({"train": inline.state})
-                    break
-                recorder.measure_rate(learned.steps)
-                recorder.report(
-                    learned.steps, learned.metrics, learned.episodes, learned.staleness_mean, learned.staleness_max
-                )
-                if recorder.checkpoint_due() or recorder.ended is not None:
-                    recorder.save({"train": inline.state})
-        return inline.state
+        with learner, crew:
+            learn(learner, recorder, crew.check)
+        return learner.state
+
+
+def make_learner(
+    plan: Plan,
+    layouts: Layouts,
+    state: Tree,
+    version: Version,
+    receiver: SampleReceiver,
+    publisher: ParameterPublisher,
+    books: Books,
+) -> Learner:
+    """The learner of a plan, from a training state on."""
+    _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
+    staleness = plan.experiment.topology.staleness
+    train = jax.device_put(state["train"])
+    return Learner(plan.algorithm, layouts, train, key, version, receiver, publisher, books, plan.slots, staleness)
+
+
+def learn(learner: Learner, recorder: Recorder, check: Callable[[], None], figures: Figures = lambda: {}) -> None:
+    """Update after update, until the recorder says that the run has ended.
+
+    `check` raises if a worker of this process has died. `figures` gives those of workers.
+    """
+    while recorder.ended is None:
+        learned = learner.step(timeout=0.5)
+        if learned is not None:
+            recorder.measure_rate(learned.steps)
+            staleness = learned.staleness_mean, learned.staleness_max
+            recorder.report(learned.steps, learned.metrics, learned.episodes, *staleness, figures())
+        try:
+            check()
+        except EnvError:
+            # A signal to the whole group may end the environments' processes before it ends us.
+            if not recorder.end_if_interrupted():
+                raise
+        if learned is None and not recorder.end_if_interrupted():
+            continue
+        if recorder.checkpoint_due() or recorder.ended is not None:
+            recorder.save({"train": learner.state})
 
 
 @contextmanager
@@ -121,9 +155,3 @@ def _fused(plan: Plan) -> Fused:
     assert plan.env.jax_env is not None
     devices = jax.local_devices()[: plan.devices]
     return Fused(plan.algorithm, vectorize(plan.env.jax_env), plan.experiment, devices)
-
-
-def _slot_seeds(plan: Plan, update: int) -> list[np.ndarray]:
-    """Seeds of every slot's environments. A resumed run has other ones: it would repeat its episodes."""
-    seeds = np.random.SeedSequence([plan.experiment.seed, update]).generate_state(plan.experiment.env.num_envs)
-    return np.split(seeds >> 1, plan.slots)  # libraries take 31 bits

@@ -1,200 +1,230 @@
-"""The actor: steps a ring of environment slots and writes what happens into fragments.
+"""The actor: steps a ring of environment slots, and sends what happens as fragments.
 
-While one slot's environments are being stepped, the actions of another are chosen, so neither the
-simulator nor the policy waits for the other.
+While one slot's environments are being stepped, the actions of others are chosen, so neither the simulator nor the
+policy waits for the other. A slot is always in one of four states:
+
+ idle       it has no buffer: waits for credit, and at staleness 0 for a newer version of the policy
+ asked      its request is with the policy
+ stepping   its environments have their actions
+ full       (for a moment) its fragment is committed, and it is idle again
 """
 
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Algorithm
-from podium.core.specs import Array, EnvSpec
-from podium.core.types import ActInput, Fragment, Tree
-from podium.envs.interface import HostEnv, TimeStep
+from podium.algorithms.algorithm import Experience
 from podium.ops.keys import row_keys
+from podium.protocol.streams import Buffer, FragmentHeader, SampleSender
+from podium.runs.books import ActorLedger
+from podium.workers.layout import Layouts
+from podium.workers.policies import Policy
+from podium.workers.slot import Page, Slot
 
-Parameters = Callable[[], tuple[int, Tree]]
-"""Gives the newest version of the policy and its number."""
+WAIT_S = 0.1
+"""How long an actor with nothing to step waits before it looks whether it should stop."""
+SHORT_WAIT_S = 0.002
+"""How long it waits for inference while it also waits for credit."""
+CALL_S = 0.2
+"""After so long without progress, `follow` is called."""
+BEAT_S = 1.0
+"""How often `beat` is called."""
 
-
-class Slot:
-    """Some of an actor's environments: rows `columns` of its fragments, stepped together."""
-
-    def __init__(self, env: HostEnv, columns: slice, memory: Tree) -> None:
-        self.env = env
-        self.columns = columns
-        self.memory = memory
-        self.over = np.zeros(env.num_envs, bool)
-        self.first = np.ones(env.num_envs, bool)
-        self.discounted = np.zeros(env.num_envs, np.float32)
-        self.exploration = np.ones(env.num_envs, np.float32)
-        self.now: TimeStep = env.reset()
-
-    def send(self, fragment: Fragment, t: int, act: Callable, params: Tree, version: int, keys: np.ndarray) -> None:
-        """Choose the actions of step t, hand them to the environments, then write them down."""
-        rows = self.columns
-        action, extras, self.memory = act(
-            params, self.memory, self.now.obs, self.first, self.now.mask, keys[t, rows], self.exploration
-        )
-        action = np.asarray(action)
-        self.env.send(action)
-        self.write_observation(fragment, t)
-        fragment.action[t, rows] = action
-        for name, value in extras.items():
-            fragment.extras[name][t, rows] = value
-        np.logical_not(self.over, out=fragment.valid[t, rows])
-        fragment.version[t, rows] = version
-
-    def receive(self, fragment: Fragment, t: int, discount: float) -> None:
-        """Wait for step t's outcome and write it down."""
-        rows = self.columns
-        self.now = now = self.env.recv()
-        self.discounted[self.first] = 0
-        self.discounted *= discount
-        self.discounted += now.reward
-        fragment.reward[t, rows] = now.reward
-        fragment.discounted[t, rows] = self.discounted
-        fragment.terminated[t, rows] = now.terminated
-        fragment.truncated[t, rows] = now.truncated
-        self.first = self.over
-        self.over = now.terminated | now.truncated
-
-    def write_observation(self, fragment: Fragment, t: int) -> None:
-        """What the policy sees at step t; at t = T, what it will see first in the next fragment."""
-        rows = self.columns
-        for into, leaf in zip(jax.tree.leaves(fragment.obs), jax.tree.leaves(self.now.obs), strict=True):
-            into[t, rows] = leaf
-        fragment.first[t, rows] = self.first
-        if fragment.mask is not None:
-            fragment.mask[t, rows] = self.now.mask
+POLICY = "main"
 
 
 class Actor:
-    """Collects fragments from host environments.
+    """Fills fragments from host environments, in a thread or in a process of its own.
 
-    actor = Actor(algorithm, envs, params, key)
-    fragment = actor.allocate()
-    actor.collect(fragment, parameters)         # again and again, into whichever buffer is free
+    actor = Actor([Slot(0, env, layouts)], policy, sender, layouts, algorithm.experience, key, ledger, staleness=1)
+    actor.warm_up()
+    actor.run(stop)
 
-    `steps` counts valid steps as they happen.
+    `beat` is given the metrics about once a second. `follow` is called before each fragment and whenever the actor has
+    waited for 0.2 s: it may rebind the streams to a learner that has come back. Nothing that it was given is closed.
     """
 
-    def __init__(self, algorithm: Algorithm, envs: Sequence[HostEnv], params: Tree, key: jax.Array) -> None:
-        self.spec: EnvSpec = envs[0].spec
-        self.num_envs = sum(env.num_envs for env in envs)
-        self.steps = 0
-        self._episodes: list[tuple[float, int]] = []
-        self._algorithm = algorithm
-        self._length = algorithm.experience.length
-        self._act = jax.jit(partial(_act, algorithm))
-        self._keys = jax.jit(lambda step: _key_data(key, self.num_envs, self._length, step))
-        starts = np.cumsum([0, *(env.num_envs for env in envs)])
-        self._slots = [
-            Slot(env, slice(start, start + env.num_envs), algorithm.memory(params, env.num_envs))
-            for env, start in zip(envs, starts, strict=False)
-        ]
-        self._shapes = self._output_shapes(params)
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        policy: Policy,
+        sender: SampleSender,
+        layouts: Layouts,
+        experience: Experience,
+        key: jax.Array,
+        ledger: ActorLedger,
+        staleness: int,
+        beat: Callable[[dict[str, float]], None] = lambda metrics: None,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._slots = list(slots)
+        self._policy = policy
+        self._sender = sender
+        self._layouts = layouts
+        self._experience = experience
+        self._ledger = ledger
+        self._staleness = staleness
+        self._beat = beat
+        self._follow = follow
+        self._keys = jax.jit(lambda env_ids, step: _key_data(key, env_ids, experience.length, step))
+        self._idle = list(range(len(self._slots)))
+        self._asked = 0
+        self._stepping: deque[int] = deque()
+        self._pages: dict[int, Page] = {}
+        self._free: list[Buffer] = []
+        self._sequence = self._committed = self._produced = 0
+        self._credit_wait_s = 0.0
 
-    def collect(self, fragment: Fragment, parameters: Parameters, update: int, stop: Callable[[], bool]) -> int:
-        """T steps of every row into `fragment`; fewer only if `stop` says so. Returns how many."""
-        keys = np.asarray(self._keys(1 + update * self._length))
-        discount = self._algorithm.experience.discount
-        for slot in self._slots:
-            for into, leaf in zip(jax.tree.leaves(fragment.memory), jax.tree.leaves(slot.memory), strict=True):
-                into[slot.columns] = leaf
-        for t in range(self._length):
-            if stop():
-                self._finish(fragment, t, discount)
-                return t
-            version, params = parameters()
-            for slot in self._slots:
-                if t > 0:
-                    self._receive(slot, fragment, t - 1, discount)
-                slot.send(fragment, t, self._act, params, version, keys)
-        self._finish(fragment, self._length, discount)
-        return self._length
-
-    def take_episodes(self) -> list[tuple[float, int]]:
-        """Return and length of each episode that ended since the last call."""
-        taken, self._episodes = self._episodes, []
-        return taken
-
-    def warm_up(self, params: Tree) -> None:
-        """Compile for every slot size, without stepping anything."""
-        keys = np.asarray(self._keys(0))
-        for slot in self._slots:
-            now = slot.now
-            first, exploration = slot.first, slot.exploration
-            outputs = self._act(params, slot.memory, now.obs, first, now.mask, keys[0, slot.columns], exploration)
-            jax.block_until_ready(outputs)
-
-    def allocate(self) -> Fragment:
-        """A zeroed fragment that `collect` can write into."""
-        length, rows = self._length, self.num_envs
-
-        def zeros(steps: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-            return np.zeros((steps, rows, *shape), dtype)
-
-        def like(spec: Tree) -> Tree:
-            if isinstance(spec, Array):
-                return zeros(length + 1, spec.shape, spec.dtype)
-            return {name: like(part) for name, part in spec.items()}
-
-        action, extras, memory = self._shapes
-        return Fragment(
-            obs=like(self.spec.observation),
-            first=zeros(length + 1, (), bool),
-            mask=zeros(length + 1, (self.spec.mask_size,), bool) if self.spec.masked else None,
-            action=zeros(length, action.shape[1:], action.dtype),
-            extras={name: zeros(length, x.shape[1:], x.dtype) for name, x in extras.items()},
-            reward=zeros(length, (), np.float32),
-            discounted=zeros(length, (), np.float32),
-            terminated=zeros(length, (), bool),
-            truncated=zeros(length, (), bool),
-            valid=zeros(length, (), bool),
-            version=zeros(length, (), np.int32),
-            memory=jax.tree.map(lambda m: np.zeros((rows, *m.shape[1:]), m.dtype), memory),
-        )
-
-    def close(self) -> None:
-        """Close every slot's environments."""
-        for slot in self._slots:
-            slot.env.close()
-
-    def _receive(self, slot: Slot, fragment: Fragment, t: int, discount: float) -> None:
-        valid = slot.env.num_envs - int(np.count_nonzero(slot.over))
-        slot.receive(fragment, t, discount)
-        self.steps += valid
-        now = slot.now
-        if now.episode_over.any():
-            ended = np.flatnonzero(now.episode_over)
-            self._episodes += zip(now.episode_return[ended].tolist(), now.episode_length[ended].tolist(), strict=True)
-
-    def _finish(self, fragment: Fragment, t: int, discount: float) -> None:
-        for slot in self._slots:
-            if t > 0:
-                self._receive(slot, fragment, t - 1, discount)
-            slot.write_observation(fragment, t)
-
-    def _output_shapes(self, params: Tree) -> tuple[Any, dict[str, Any], Tree]:
+    def warm_up(self) -> None:
+        """Compile everything; nothing is stepped."""
         slot = self._slots[0]
-        keys = np.zeros((slot.env.num_envs, 2), np.uint32)
-        now = slot.now
-        return jax.eval_shape(self._act, params, slot.memory, now.obs, slot.first, now.mask, keys, slot.exploration)
+        jax.block_until_ready(self._keys(slot.env_ids, np.uint32(0)))
+        self._policy.warm_up(slot.request(), len(self._slots))
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, or an environment or a stream fails."""
+        progress = beaten = time.monotonic()
+        try:
+            while not stop.is_set():
+                moved = self._turn()
+                now = time.monotonic()
+                if moved:
+                    progress = now
+                elif now - progress > CALL_S:
+                    self._follow()
+                    progress = time.monotonic()
+                if now - beaten > BEAT_S:
+                    self._beat(self.metrics())
+                    beaten = now
+        finally:
+            # Counted in the arrays, so that it can disagree with what was counted step by step.
+            self._ledger.end(sum(slot.unfinished() for slot in self._slots))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start. Seconds waited are those in which there was nothing to step."""
+        return {
+            "steps": self._produced,
+            "fragments": self._sequence,
+            "env_s": sum(slot.env_s for slot in self._slots),
+            "credit_wait_s": self._credit_wait_s,
+            **self._policy.metrics(),
+        }
+
+    def _turn(self) -> bool:
+        """Begin fragments, send what was chosen, finish the step that was started first. False if nothing moved."""
+        moved = False
+        if self._idle:
+            moved = self._begin_fragments(0.0 if self._asked or self._stepping else WAIT_S)
+        if self._asked:
+            timeout = 0.0 if self._stepping else SHORT_WAIT_S if self._idle else WAIT_S
+            for choice in self._policy.poll(timeout):
+                self._asked -= 1
+                self._slots[choice.slot].send(choice)
+                moved = True
+                if self._slots[choice.slot].env.steps_in_send:
+                    self._receive(choice.slot)
+                else:
+                    self._stepping.append(choice.slot)
+        if self._stepping:
+            self._receive(self._stepping.popleft())
+            moved = True
+        return moved
+
+    def _receive(self, place: int) -> None:
+        slot = self._slots[place]
+        self._produced += slot.receive(self._experience.discount)
+        self._ledger.produced = self._produced
+        if slot.t == self._experience.length:
+            self._commit(slot)
+            self._idle.append(place)
+        else:
+            self._ask(place)
+
+    def _ask(self, place: int) -> None:
+        self._policy.submit(place, self._slots[place].request())
+        self._asked += 1
+
+    def _commit(self, slot: Slot) -> None:
+        page, slot.page = slot.page, None
+        assert page is not None
+        assert slot.version is not None
+        self._committed += slot.steps
+        header = FragmentHeader(POLICY, slot.number, self._sequence, slot.version, slot.steps, self._committed)
+        self._sequence += 1
+        self._ledger.commit(header.sequence, slot.steps)
+        self._sender.commit(page.buffer, header)
+        slot.fragment += 1
+
+    def _begin_fragments(self, timeout: float) -> bool:
+        """Open a fragment in each idle slot that may have one; waits if there is none. Says whether there was one."""
+        if self._begin_due():
+            return True
+        if timeout == 0.0:
+            return False
+        began = time.perf_counter()
+        if any(self._is_due(self._slots[place]) for place in self._idle):
+            self._acquire(timeout)
+        else:
+            self._policy.refresh(timeout)
+        self._credit_wait_s += time.perf_counter() - began
+        return self._begin_due()
+
+    def _begin_due(self) -> bool:
+        if self._staleness == 0 and len(self._idle) == len(self._slots):
+            self._policy.refresh(0.0)
+        self._acquire(0.0)
+        begun = []
+        for place in self._idle:
+            if not self._free:
+                break
+            if self._is_due(self._slots[place]):
+                self._begin(place, self._free.pop(0))
+                begun.append(place)
+        for place in begun:
+            self._idle.remove(place)
+        return bool(begun)
+
+    def _is_due(self, slot: Slot) -> bool:
+        """Whether a slot may begin its next fragment, given a buffer.
+
+        Not if it is a whole fragment ahead of another: while that one fills its fragment, updates would be made of
+        the others' alone, and its versions would be too old by the time it is full. At staleness 0, not before there
+        is a version that it has not filled a fragment with: credit may come before parameters.
+        """
+        if slot.begun > min(other.begun for other in self._slots):
+            return False
+        known = self._policy.version
+        return self._staleness > 0 or (known is not None and (slot.version is None or known > slot.version))
+
+    def _begin(self, place: int, buffer: Buffer) -> None:
+        # Not only when there is nothing to do: a learner that was restored gives credit for what it drops, and an actor
+        # that went on with its predecessor's parameters would never wait.
+        self._follow()
+        slot = self._slots[place]
+        page = self._pages.get(buffer.index)
+        if page is None or page.buffer.arrays is not buffer.arrays:  # a sender that was rebound may have others
+            page = self._pages[buffer.index] = Page(buffer, self._layouts)
+        fragment = slot.fragment
+        if self._staleness == 0:
+            assert self._policy.version is not None
+            fragment = self._policy.version.update
+        step = np.uint32((1 + fragment * self._experience.length) % 2**32)
+        slot.begin(page, fragment, np.asarray(self._keys(slot.env_ids, step)))
+        self._ask(place)
+
+    def _acquire(self, timeout: float) -> None:
+        """Take every buffer that is free, after waiting for the first."""
+        while (buffer := self._sender.acquire(timeout)) is not None:
+            self._free.append(buffer)
+            timeout = 0.0
 
 
-def _act(algorithm: Algorithm, params: Tree, memory: Tree, obs: Tree, first: Any, mask: Any, keys: Any, noise: Any):
-    inputs = ActInput(obs, first, mask, jax.random.wrap_key_data(keys, impl="threefry2x32"), noise)
-    return algorithm.act(params, memory, inputs, False)
-
-
-def _key_data(key: jax.Array, num_envs: int, length: int, step: jax.Array) -> jax.Array:
-    """All keys of a fragment at once, [T, B, 2]: folding them in at each act would cost more than the policy."""
-    env_ids = jnp.arange(num_envs)
-    keys = jax.vmap(lambda t: row_keys(key, env_ids, step + t))(jnp.arange(length))
+def _key_data(key: jax.Array, env_ids: jax.Array, length: int, step: jax.Array) -> jax.Array:
+    """All keys of a fragment at once, [T, R, 2]: folding them in at each act would cost more than the policy."""
+    keys = jax.vmap(lambda t: row_keys(key, env_ids, step + t))(jnp.arange(length, dtype=jnp.uint32))
     return jax.random.key_data(keys)

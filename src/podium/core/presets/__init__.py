@@ -30,6 +30,18 @@ def load_preset(name: str) -> dict[str, Any]:
     return presets[name]
 
 
+def load_topology(name: str) -> dict[str, Any]:
+    """An architecture's settings; an unknown one raises ConfigError with those there are.
+
+    >>> load_topology("seed")["topology"]["mode"]
+    'served'
+    """
+    known = [preset.removeprefix("topology/") for preset in list_presets() if preset.startswith("topology/")]
+    if name not in known:
+        raise ConfigError(f"topology = {name!r}: must be one of {', '.join(known)}{suggest(name, known)}")
+    return load_preset(f"topology/{name}")
+
+
 def find_preset(algorithm: str, env: str) -> tuple[str, dict[str, Any]] | None:
     """The preset that fits, whatever library steps the environment and whichever version it has.
 

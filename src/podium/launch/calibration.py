@@ -1,0 +1,243 @@
+"""Measures an experiment's parts on this machine before a run starts, where `topology.mode = "auto"` leaves open where
+they run. It stops as soon as the answer is clear, and takes a few seconds at most, compilation aside.
+"""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from podium.core.config import TopologyConfig
+from podium.core.errors import EnvError
+from podium.core.specs import Action, Box, Discrete
+from podium.envs.interface import HostEnv
+from podium.launch import training
+from podium.launch.crew import HANG_LIMIT_S
+from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
+from podium.launch.plan import Plan, Transport
+from podium.protocol.memory import MemoryTransport
+from podium.protocol.schema import Version
+from podium.runs.books import Books
+from podium.workers.layout import make_layouts
+from podium.workers.policies import jit_act
+
+ENV_S, ACT_S, UPDATE_S = 0.4, 0.1, 0.6
+"""How long each part is watched; what takes longer is done twice: once to warm up, once to measure."""
+BLOCKS = 4
+"""Each is watched in so many blocks, of which the fastest counts: the others were disturbed."""
+SEED = 0xCA11
+"""Of the environments that are measured: others than those that will be trained in."""
+
+T = TypeVar("T")
+
+
+def settle(plan: Plan) -> Plan:
+    """The plan with its open choices made by measuring: mode, actors, slots, inference. Another is returned as it is.
+
+    plan = settle(make_plan(experiment))
+    """
+    if plan.asked is None:
+        return plan
+    try:
+        measured = measure(plan)
+    except EnvError as error:
+        # The run will meet it, too, and tell it in full with all that belongs to a run that failed.
+        why = f"not measured, because an environment failed: {str(error).splitlines()[0]}"
+        return replace(plan, asked=None, notes=(*plan.notes, why))
+    place = choose(
+        measured,
+        os.cpu_count() or 1,
+        plan.experiment.env.num_envs,
+        steps=plan.experiment.limits.total_steps,
+        seconds=_seconds(plan),
+        accelerator=jax.default_backend() != "cpu",
+        processes=_may_leave(plan),
+        transport=_transport(plan),
+        slots=plan.asked.slots,
+    )
+    return _placed(plan, plan.asked, place)
+
+
+def measure(plan: Plan) -> Costs:
+    """What a step, choosing actions and an update take; parts that cannot change the answer are left out."""
+    num_envs, cores = plan.experiment.env.num_envs, os.cpu_count() or 1
+    env, parallel = _within_limit(lambda: measure_env(plan))
+    measured = Costs(env, parallel)
+    short = is_short(measured, num_envs, plan.experiment.limits.total_steps, _seconds(plan))
+    if (short and _transport(plan) is None) or not (parallel or _may_leave(plan)):
+        return measured
+    measured = replace(measured, act={num_envs: measure_act(plan, num_envs)})
+    if parallel and acts_cheaply(measured, num_envs):
+        return measured
+    for rows in _smaller(num_envs, 2 if parallel else most_actors(measured, cores)):
+        measured = replace(measured, act={**measured.act, rows: measure_act(plan, rows)})
+    length = plan.algorithm.experience.length
+    wall_s, core_s = measure_update(plan)
+    return replace(measured, update=Cost(wall_s / length, core_s / length))
+
+
+def measure_env(plan: Plan) -> tuple[Cost, bool]:
+    """A step of all environments with random actions, and whether they have threads or processes of their own.
+
+    Of those that are stepped one after the other, one is enough: it may be slow to make.
+    """
+    num_envs = plan.experiment.env.num_envs
+    seeds = np.random.SeedSequence([plan.experiment.seed, SEED]).generate_state(num_envs) >> 1
+    if plan.env.library != "envpool":
+        with closing(plan.env.make_host(seeds[:1])) as env:
+            if env.steps_in_send:
+                wall_s, core_s = watch(_stepper(env), ENV_S)
+                return Cost(wall_s * num_envs, core_s * num_envs), False
+    with closing(plan.env.make_host(seeds)) as env:
+        return watch(_stepper(env), ENV_S), True
+
+
+def measure_act(plan: Plan, rows: int) -> Cost:
+    """Choosing actions for a batch of so many rows, as workers do it."""
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, rows)
+    act = jit_act(plan.algorithm)
+    params = jax.device_put(layouts.params.tree(layouts.params.schema.allocate()))
+    fields = layouts.request.schema.fields
+    request = layouts.request.tree([np.zeros((rows, *field.shape), field.dtype) for field in fields])
+    jax.block_until_ready(act(params, request))  # compiles
+    return watch(lambda: jax.block_until_ready(act(params, request)), ACT_S)
+
+
+def measure_update(plan: Plan) -> Cost:
+    """One update, on a batch of zeros, by the learner that the run will have."""
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    state = jax.jit(lambda: training.initial_state(plan))()
+    with MemoryTransport() as transport, ExitStack() as stack:
+        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
+        publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
+        learner = training.make_learner(plan, layouts, state, Version(0, 0), receiver, publisher, Books(None))
+        learner.warm_up()  # compiles
+        return watch(learner.warm_up, UPDATE_S)
+
+
+def watch(call: Callable[[], object], seconds: float) -> Cost:
+    """What one call takes, in the fastest of several blocks of calls that take about `seconds` together."""
+    once = _block(call, 1)
+    if once.wall_s > seconds:
+        return min(once, _block(call, 1))
+    calls = max(1, int(seconds / BLOCKS / max(once.wall_s, 1e-6)))
+    deadline, blocks = time.perf_counter() + seconds, []
+    while len(blocks) < BLOCKS and (not blocks or time.perf_counter() < deadline):
+        blocks.append(_block(call, calls))
+    return min(blocks)
+
+
+def _block(call: Callable[[], object], calls: int) -> Cost:
+    wall, core = time.perf_counter(), time.process_time()
+    for _ in range(calls):
+        call()
+    return Cost((time.perf_counter() - wall) / calls, (time.process_time() - core) / calls)
+
+
+def _stepper(env: HostEnv) -> Callable[[], None]:
+    """Steps with random actions that are legal."""
+    random = np.random.default_rng(SEED)
+    now = env.reset()
+
+    def step() -> None:
+        nonlocal now
+        now = env.step(_sample(env.spec.action, random, env.num_envs, now.mask))
+
+    return step
+
+
+def _sample(spec: Action, random: np.random.Generator, rows: int, mask: np.ndarray | None) -> np.ndarray:
+    if isinstance(spec, Box):
+        low, high = (np.reshape(side, spec.shape) for side in (spec.low, spec.high))
+        bounded = np.isfinite(low) & np.isfinite(high)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        return random.uniform(low, high, (rows, *spec.shape)).astype(np.float32)
+    choices = (spec.n,) if isinstance(spec, Discrete) else spec.nvec
+    scores = random.random((rows, sum(choices)))
+    if mask is not None:
+        scores = np.where(mask, scores, -1.0)
+    parts = np.split(scores, np.cumsum(choices)[:-1], axis=1)
+    picked = np.stack([part.argmax(axis=1) for part in parts], axis=1).astype(np.int32)
+    return picked[:, 0] if isinstance(spec, Discrete) else picked
+
+
+def _smaller(num_envs: int, parts: int) -> list[int]:
+    """Powers of two below `num_envs`, as far down as the share of one of so many."""
+    sizes = [1 << power for power in range(num_envs.bit_length()) if 1 << power < num_envs]
+    return [size for size in reversed(sizes) if 2 * size > num_envs // parts]
+
+
+def _within_limit(work: Callable[[], T]) -> T:
+    """The result of something that a user's environment may keep from ever ending."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="calibration", daemon=True)
+    thread.start()
+    thread.join(HANG_LIMIT_S)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise EnvError(f"the environments took more than {HANG_LIMIT_S:.0f} s for a few steps")
+    return results[0]
+
+
+def _seconds(plan: Plan) -> float:
+    return plan.experiment.limits.wall_s or math.inf
+
+
+def _transport(plan: Plan) -> Transport | None:
+    """The one that was asked for, or that evaluators need; None: any."""
+    assert plan.asked is not None
+    return None if plan.asked.transport == "auto" and plan.in_one_process else plan.transport
+
+
+def _may_leave(plan: Plan) -> bool:
+    """Whether a fresh process knows all that is named: not what a script defines, or registers with Gymnasium."""
+    experiment = plan.experiment
+    names = experiment.env.id, *experiment.env.wrappers, experiment.algorithm.name, experiment.network.factory or ""
+    if _transport(plan) == "memory" or not plan.importable or any(name.startswith("__main__") for name in names):
+        return False
+    return plan.env.library != "gymnasium" or _is_registered_everywhere(experiment.env.id)
+
+
+def _is_registered_everywhere(env_id: str) -> bool:
+    import gymnasium
+
+    module, _, name = env_id.removeprefix("gymnasium:").rpartition(":")
+    return bool(module) or str(gymnasium.registry[name].entry_point).startswith(("gymnasium.", "ale_py."))
+
+
+def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
+    topology = replace(
+        asked,
+        mode=place.mode,
+        actors=place.actors,
+        slots=place.slots,
+        transport=place.transport,
+        inference_workers=max(place.inference_workers, asked.inference_workers),
+        inference_batch=asked.inference_batch or place.inference_batch,
+    )
+    return replace(
+        plan,
+        experiment=replace(plan.experiment, topology=topology),
+        mode=place.mode,
+        actors=place.actors,
+        slots=place.slots,
+        transport=place.transport,
+        asked=None,
+        notes=(*plan.notes[:-1], f"mode {place.mode}: {place.reasons[0]}", *place.reasons[1:]),
+    )

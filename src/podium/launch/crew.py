@@ -1,0 +1,175 @@
+"""Actors of a plan: their share of the environments, and actors as threads of the learner's own process."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+
+import jax
+import numpy as np
+
+from podium.core.errors import EnvError
+from podium.launch.plan import Plan
+from podium.ops.keys import run_key
+from podium.protocol.memory import MemoryTransport
+from podium.protocol.schema import SenderId
+from podium.protocol.streams import SampleSender
+from podium.runs.books import ActorLedger, Books, balance
+from podium.runs.summary import Samples
+from podium.workers.actor import Actor
+from podium.workers.inference import InferenceWorker
+from podium.workers.layout import Layouts
+from podium.workers.policies import InlinePolicy, Policy, ServedPolicy
+from podium.workers.slot import Slot
+
+HANG_LIMIT_S = 300.0
+"""Without a single environment step for so long, the environments are taken for hung."""
+LEAVE_LIMIT_S = 5.0
+"""How long an actor may take to end its step once it is told to go."""
+REPLY_LIMIT_S = 60.0
+
+
+def credits(plan: Plan) -> int:
+    """Buffers of one actor: its slots may be so many versions ahead of the learner, and no more."""
+    return (plan.experiment.topology.staleness + 1) * plan.slots // plan.actors
+
+
+def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[Slot]:
+    """The slots of one actor, with their environments.
+
+    Seeds belong to environments, whoever steps them. A resumed run or a restarted actor has other ones: it would
+    repeat its episodes.
+    """
+    entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
+    seeds = np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
+    share, slots = plan.slots // plan.actors, []
+    with ExitStack() as stack:
+        for number in range(actor * share, (actor + 1) * share):
+            env = plan.env.make_host(seeds[number * plan.rows : (number + 1) * plan.rows])
+            stack.callback(env.close)
+            slots.append(Slot(number, env, layouts, update))
+        stack.pop_all()
+    return slots
+
+
+def close_slots(slots: Sequence[Slot]) -> None:
+    """Close their environments."""
+    for slot in slots:
+        slot.env.close()
+
+
+def make_actor(
+    plan: Plan,
+    layouts: Layouts,
+    slots: Sequence[Slot],
+    policy: Policy,
+    sender: SampleSender,
+    ledger: ActorLedger,
+    beat: Callable[[dict[str, float]], None] = lambda metrics: None,
+    follow: Callable[[], None] = lambda: None,
+) -> Actor:
+    """An actor that draws its noise as the plan says."""
+    _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
+    staleness = plan.experiment.topology.staleness
+    return Actor(slots, policy, sender, layouts, plan.algorithm.experience, key, ledger, staleness, beat, follow)
+
+
+class Crew:
+    """Actors, and in served mode inference workers, as threads beside the learner.
+
+    with Crew(plan, layouts, transport, samples, parameters, update) as crew:    # endpoints of the learner
+        crew.check()                                                             # raises what a thread died of
+    """
+
+    def __init__(
+        self, plan: Plan, layouts: Layouts, transport: MemoryTransport, samples: str, parameters: str, update: int
+    ) -> None:
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._plan, self._layouts, self._transport, self._parameters = plan, layouts, transport, parameters
+        self._stack = ExitStack()
+        self._ledgers: dict[str, ActorLedger] = {}
+        self._seen, self._since = -1, time.monotonic()
+        served = plan.experiment.topology.inference_workers if plan.mode == "served" else 0
+        with self._stack:  # what was made is closed again if something cannot be
+            self._servers = [self._inference() for _ in range(served)]
+            self._actors = [self._actor(index, samples, update) for index in range(plan.actors)]
+            self._stack = self._stack.pop_all()
+        workers = [*(worker for worker, _ in self._servers), *self._actors]
+        self._threads = [threading.Thread(target=self._run, args=(w,), name="worker", daemon=True) for w in workers]
+
+    def warm_up(self) -> None:
+        """Compile everything; nothing is stepped."""
+        for worker, _ in self._servers:
+            worker.warm_up()
+        for actor in self._actors:
+            actor.warm_up()
+
+    def __enter__(self) -> "Crew":
+        self._since = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.stop.set()
+        deadline = time.monotonic() + (HANG_LIMIT_S if error is None else LEAVE_LIMIT_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Close environments and streams."""
+        self._stack.close()
+
+    def check(self) -> None:
+        """Raise what a worker died of, or EnvError if nobody has stepped for long."""
+        if self.error is not None:
+            raise self.error
+        produced = sum(ledger.produced for ledger in self._ledgers.values())
+        if produced != self._seen:
+            self._seen, self._since = produced, time.monotonic()
+        elif time.monotonic() - self._since > HANG_LIMIT_S:
+            raise EnvError(f"the environments have not finished a step for {HANG_LIMIT_S:.0f} s")
+
+    def samples(self, books: Books) -> Samples:
+        """What the actors produced and what became of it, counted by both sides."""
+        return balance(books.account, self._ledgers, running=not self.stop.is_set())
+
+    def _actor(self, index: int, samples: str, update: int) -> Actor:
+        plan, layouts = self._plan, self._layouts
+        slots = make_slots(plan, layouts, index, update, incarnation=0)
+        self._stack.callback(close_slots, slots)
+        life = SenderId(index, 0)
+        sender = self._transport.sample_sender(samples, layouts.record.schema, life, credits(plan))
+        self._stack.enter_context(closing(sender))
+        ledger = self._ledgers[f"{index}.0"] = ActorLedger.in_memory()
+        return make_actor(plan, layouts, slots, self._policy(life, len(slots)), sender, ledger)
+
+    def _policy(self, life: SenderId, slots: int) -> Policy:
+        plan, layouts, staleness = self._plan, self._layouts, self._plan.experiment.topology.staleness
+        reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
+        self._stack.enter_context(closing(reader))
+        if plan.mode == "inline":
+            return InlinePolicy(plan.algorithm, layouts, reader, staleness)
+        clients = []
+        for _, endpoint in self._servers:
+            schemas = layouts.request.schema, layouts.answer.schema
+            client = self._transport.inference_client(endpoint, *schemas, life, [plan.rows] * slots, REPLY_LIMIT_S)
+            clients.append(self._stack.enter_context(closing(client)))
+        return ServedPolicy(clients, layouts, reader if staleness == 0 else None)
+
+    def _inference(self) -> tuple[InferenceWorker, str]:
+        plan, layouts, topology = self._plan, self._layouts, self._plan.experiment.topology
+        server = self._transport.inference_server(layouts.request.schema, layouts.answer.schema)
+        reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
+        self._stack.enter_context(closing(server))
+        self._stack.enter_context(closing(reader))
+        rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
+        return InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s), server.endpoint
+
+    def _run(self, worker: Actor | InferenceWorker) -> None:
+        try:
+            worker.run(self.stop)
+        except BaseException as error:  # noqa: BLE001 - handed to the learner's thread, which raises it
+            self.error = self.error or error
+            self.stop.set()

@@ -1,0 +1,136 @@
+"""A run in many processes, seen from its launcher: starts them, watches over them, and closes the books."""
+
+import json
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Any
+
+from podium.core.errors import ConfigError, TrainingError
+from podium.launch.figures import Figures
+from podium.launch.plan import Plan
+from podium.launch.program import make_program
+from podium.launch.recording import Beginning
+from podium.orchestrator import backends
+from podium.orchestrator.program import check
+from podium.orchestrator.supervisor import Outcome, Supervisor
+from podium.protocol.shm.directories import create_directory, sweep
+from podium.runs.books import next_incarnation, tally
+from podium.runs.directory import RunDirectory
+from podium.runs.progress import Progress
+from podium.runs.recorder import OnReport
+from podium.runs.summary import amend_summary, read_summary
+
+TICK_S = 0.05
+
+
+def run(
+    plan: Plan,
+    directory: RunDirectory,
+    beginning: Beginning,
+    init_from: RunDirectory | None,
+    bar: Progress,
+    interrupt: threading.Event,
+    on_report: OnReport,
+    figures: Figures,
+) -> None:
+    """Run a plan's program to its end; raises if it failed."""
+    sweep()
+    since = next_incarnation(directory.ledger)
+    tail = Tail(directory.metrics, beginning.counts.updates)
+    owned = create_directory(f"{directory.name[:100]}-{os.getpid()}-{secrets.token_hex(3)}")
+    try:
+        payload = {
+            "run": str(directory.path.absolute()),
+            "shm": str(owned.path),
+            "since": since,
+            "track": list(beginning.track),
+            "init_from": None if init_from is None else str(init_from.path.absolute()),
+        }
+        program = make_program(plan, payload)
+        for warning in check(program, os.cpu_count()):
+            bar.say(f"warning: {warning}")
+        bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
+        with backends.local(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:
+            stopped = _watch(supervisor, tail, bar, interrupt, on_report, figures)
+    finally:
+        owned.remove()
+    outcome = supervisor.outcome
+    assert outcome is not None
+    amend_summary(
+        directory.path,
+        tally(directory.ledger, since),
+        restarts=dict(supervisor.restarts),
+        status=_status(directory, outcome, stopped),
+    )
+    if outcome.status == "failed":
+        raise (ConfigError if outcome.exit_code == 2 else TrainingError)(outcome.message)
+
+
+def _watch(
+    supervisor: Supervisor,
+    tail: "Tail",
+    bar: Progress,
+    interrupt: threading.Event,
+    on_report: OnReport,
+    figures: Figures,
+) -> bool:
+    """Until the program has ended. Returns whether `on_report` asked for that."""
+    supervisor.start()
+    stopped = False
+    pause = threading.Event()
+    while supervisor.outcome is None:
+        supervisor.tick()
+        for row in tail.read():
+            bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"))
+            if not stopped and on_report(row) is False:
+                stopped = True
+                supervisor.stop("on_report returned False")
+        figures.workers = {f"{w.role}-{w.index}": w.metrics for w in supervisor.status().workers}
+        if interrupt.is_set():
+            supervisor.stop("interrupted")
+        pause.wait(TICK_S)
+    for row in tail.read():
+        bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"))
+        if not stopped:
+            on_report(row)
+    return stopped
+
+
+def _status(directory: RunDirectory, outcome: Outcome, stopped: bool) -> str:
+    """As the learner wrote it, but for what it could not know."""
+    if outcome.status == "failed":
+        return "failed"
+    if stopped:
+        return "stopped"
+    written = (read_summary(directory.path) or {}).get("status", "failed")
+    return "interrupted" if written == "running" else written
+
+
+class Tail:
+    """Rows of metrics.jsonl as the learner appends them. A learner that is restored takes back its last ones."""
+
+    def __init__(self, path: Path, update: int) -> None:
+        self._path = path
+        self._update = update
+        self._offset = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Whole rows that have come since the last call, of updates that were not read before."""
+        if not self._path.exists():
+            return []
+        if self._path.stat().st_size < self._offset:
+            self._offset = 0
+        rows = []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                row = json.loads(line)
+                if row.get("update", 0) > self._update:
+                    self._update = row["update"]
+                    rows.append(row)
+        return rows

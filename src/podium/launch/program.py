@@ -1,0 +1,53 @@
+"""From a plan to the program that the orchestrator runs: who there is, and what flows between them."""
+
+from typing import TYPE_CHECKING, Any
+
+from podium.orchestrator.drawing import draw
+from podium.orchestrator.program import Edge, Ends, Group, Program, Resources
+from podium.workers.layout import Layouts, make_layouts
+
+if TYPE_CHECKING:
+    from podium.launch.plan import Plan
+
+ROLES = "podium.launch.roles"
+
+
+def make_program(plan: "Plan", payload: dict[str, Any]) -> Program:
+    """Learner and actors; in served mode inference workers between them; evaluators beside them."""
+    topology = plan.experiment.topology
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    groups = [
+        Group("learner", 1, f"{ROLES}:learner", payload, Resources(cpus=1)),
+        Group("actor", plan.actors, f"{ROLES}:actor", payload, Resources(cpus=1)),
+    ]
+    readers = ["actor"]
+    if plan.mode == "served":
+        groups.append(Group("inference", topology.inference_workers, f"{ROLES}:inference", payload, Resources(cpus=1)))
+        readers.append("inference")
+    if topology.evaluators:
+        groups.append(Group("evaluator", topology.evaluators, f"{ROLES}:evaluator", payload, Resources(cpus=1)))
+        readers.append("evaluator")
+    return Program(tuple(groups), tuple(_edges(plan, layouts, tuple(readers))))
+
+
+def draw_program(plan: "Plan") -> str:
+    """The program as text, and what keeps its parts in step."""
+    staleness = plan.experiment.topology.staleness
+    where = "threads of one process" if plan.in_one_process else "processes of this machine"
+    credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {staleness + 1} buffer(s) each"
+    return f"{draw(make_program(plan, {}))}{credit}: at most {staleness} version(s) ahead; {where}\n"
+
+
+def _edges(plan: "Plan", layouts: Layouts, readers: tuple[str, ...]) -> list[Edge]:
+    def ends(schema: Any) -> Ends:
+        return Ends(schema, schema)
+
+    where = plan.transport
+    edges = [
+        Edge("samples", ("actor",), ("learner",), schema=ends(layouts.record.schema), transport=where),
+        Edge("parameters", ("learner",), readers, schema=ends(layouts.params.schema), transport=where),
+    ]
+    if plan.mode == "served":
+        request, answer = ends(layouts.request.schema), ends(layouts.answer.schema)
+        edges.append(Edge("inference", ("actor",), ("inference",), schema=request, reply=answer, transport=where))
+    return edges

@@ -1,0 +1,141 @@
+"""Where a run begins, and everything that is written down around its training: metrics, checkpoints, summary."""
+
+import threading
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+
+from podium.core import toml
+from podium.core.config import Experiment
+from podium.core.errors import CheckpointError, ConfigError, EnvError
+from podium.core.types import Tree
+from podium.launch import training
+from podium.launch.plan import Plan
+from podium.launch.restore import restore
+from podium.runs.checkpoint import Checkpoints
+from podium.runs.directory import RunDirectory
+from podium.runs.metrics import MetricsLog, read_metrics
+from podium.runs.progress import Progress
+from podium.runs.recorder import Counts, OnReport, Recorder
+from podium.runs.summary import Samples, Status, Summary, read_summary, write_summary
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The training state to go on from, and what was counted up to it."""
+
+    state: Tree
+    counts: Counts
+    track: Sequence[str]
+    resumed: bool
+
+
+def begin(plan: Plan, init_from: RunDirectory | None, track: Sequence[str]) -> Beginning:
+    """At the start, or at another run's parameters."""
+    state = jax.jit(lambda: training.initial_state(plan))()
+    notes = []
+    if init_from is not None:
+        state["train"] = adopt(state["train"], init_from)
+        notes.append(f"started from the training state of {init_from.name}")
+    return Beginning(state, Counts(notes=notes), track, resumed=False)
+
+
+def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
+    """At the newest checkpoint that is whole."""
+    template = jax.eval_shape(lambda: training.initial_state(plan))
+    restored = restore(directory, template)
+    counts = Counts(**restored.metadata)
+    counts.notes += restored.notes
+    if plan.in_one_process:
+        book_what_is_lost(counts, directory)
+    if plan.mode != "fused":
+        counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
+    track = ("tensorboard",) if directory.tensorboard.exists() else ()
+    return Beginning(restored.tree, counts, track, resumed=True)
+
+
+def record(
+    plan: Plan,
+    directory: RunDirectory,
+    beginning: Beginning,
+    bar: Progress,
+    interrupt: threading.Event,
+    on_report: OnReport | None,
+    run: Callable[[Recorder], Tree],
+) -> tuple[Recorder, Tree]:
+    """Call `run` with a recorder, and keep the run directory true whatever comes of it."""
+    experiment, counts = plan.experiment, beginning.counts
+    resume_update = counts.updates if beginning.resumed else None
+    with (
+        Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
+        MetricsLog(directory.path, beginning.track, _plain(experiment), resume_update) as log,
+    ):
+        recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report)
+        write_summary(directory.path, summarize(plan, recorder, "running"))
+        try:
+            train = run(recorder)
+            checkpoints.wait()
+        except BaseException as error:
+            # Environments that a signal to the whole group ended while they were starting.
+            by_user = isinstance(error, KeyboardInterrupt) or (isinstance(error, EnvError) and interrupt.is_set())
+            write_summary(directory.path, summarize(plan, recorder, "interrupted" if by_user else "failed"))
+            if by_user:
+                raise KeyboardInterrupt from error
+            raise
+    assert recorder.ended is not None
+    write_summary(directory.path, summarize(plan, recorder, recorder.ended))
+    return recorder, train
+
+
+def summarize(plan: Plan, recorder: Recorder, status: Status, score: float | None = None) -> Summary:
+    """What the recorder knows."""
+    counts = recorder.counts
+    return Summary(
+        status=status,
+        env_steps=counts.env_steps,
+        updates=counts.updates,
+        wall_s=round(counts.wall_s, 3),
+        compile_s=round(counts.compile_s, 3),
+        steps_per_s=recorder.steps_per_s(),
+        episode_return=recorder.episode_return(),
+        eval_return=score,
+        samples=recorder.samples(),
+        staleness=recorder.staleness(),
+        restarts={},
+        mode=plan.mode,
+        env_library=plan.env.library,
+        seed=plan.experiment.seed,
+        notes=tuple(counts.notes),
+    )
+
+
+def adopt(train: Tree, source: RunDirectory) -> Tree:
+    """Another run's training state, but with this run's hyper-parameters and its schedule from the start."""
+    try:
+        adopted = restore(source, train, part="train").tree
+    except CheckpointError as error:
+        raise ConfigError(f"--init-from {source.name}: {error}") from None
+    own = {name: getattr(train, name) for name in ("hyper", "steps") if name in getattr(train, "_fields", ())}
+    return adopted._replace(**own) if own else adopted
+
+
+def book_what_is_lost(counts: Counts, directory: RunDirectory) -> None:
+    """Steps after the checkpoint are undone; those that waited for the learner when it ended are lost.
+
+    The summary has the books as they were when the last process began (if it was killed) or ended.
+    """
+    summary, rows = read_summary(directory.path), read_metrics(directory.path)
+    before = Samples() if summary is None else Samples(**{k: summary["samples"][k] for k in asdict(Samples())})
+    trained = max(counts.env_steps, int(rows[-1]["step"]) if rows else 0)
+    counts.produced = before.produced + trained - before.trained
+    counts.stale = before.stale
+    counts.lost = before.lost + before.in_flight
+    counts.undone = before.undone + trained - counts.env_steps
+
+
+def _plain(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as nested dicts, for trackers."""
+    return tomllib.loads(toml.dump(experiment))

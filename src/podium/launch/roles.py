@@ -1,0 +1,282 @@
+"""What each process of a run does: finds its streams through the directory, builds its worker, and runs it.
+
+These are the entries that a program names. The experiment is read from the run's own experiment.toml, so that a
+worker that is started again, or elsewhere, is the same.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from podium.core import settings
+from podium.core.errors import PodiumError
+from podium.core.types import Tree
+from podium.launch import crew, recording, training
+from podium.launch.evaluation import play_versions
+from podium.launch.plan import Plan, make_plan
+from podium.orchestrator.status import read_status
+from podium.orchestrator.worker import WorkerContext
+from podium.protocol.directory import Entry
+from podium.protocol.schema import SenderId, Version
+from podium.protocol.shm.transport import ShmTransport
+from podium.protocol.streams import InferenceClient, ParameterReader, SampleSender, Transport
+from podium.protocol.tcp.transport import TcpTransport
+from podium.runs.books import ActorLedger, Books, tally
+from podium.runs.checkpoint import Checkpoints
+from podium.runs.directory import RunDirectory
+from podium.runs.progress import Progress
+from podium.runs.recorder import Recorder
+from podium.workers.inference import InferenceWorker
+from podium.workers.layout import Layouts, make_layouts
+from podium.workers.learner import Learner
+from podium.workers.policies import InlinePolicy, Policy, ServedPolicy
+
+PEER_LIMIT_S = 300.0
+"""How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine."""
+REPLY_LIMIT_S = 10.0
+"""How long an inference worker may take for a request; compiling comes before it announces itself."""
+FIGURES_S = 1.0
+
+
+class PeerError(PodiumError):
+    """A worker that this one needs has not appeared."""
+
+
+def learner(context: WorkerContext) -> None:
+    """Learn from whatever actors send, from the newest checkpoint on if there is one."""
+    run, plan = _read_run(context)
+    payload, layouts = context.payload, _layouts(plan)
+    if Checkpoints(run.checkpoints).updates():
+        beginning = recording.begin_again(plan, run)
+    else:
+        init_from = payload["init_from"]
+        source = None if init_from is None else RunDirectory(Path(init_from))
+        beginning = recording.begin(plan, source, payload["track"])
+    version = Version(context.incarnation, beginning.counts.updates)
+    bar = Progress(plan.experiment.limits.total_steps)
+    with ExitStack() as stack:
+        transport = stack.enter_context(_transport(context, plan))
+        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
+        publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
+        books = Books(run.ledger)
+        stack.callback(books.close)
+        books.open(beginning.counts.env_steps)
+
+        def work(recorder: Recorder) -> Tree:
+            recorder.tally = lambda: tally(run.ledger, payload["since"], running=True)
+            began = time.monotonic()
+            worker = training.make_learner(plan, layouts, beginning.state, version, receiver, publisher, books)
+            worker.warm_up()
+            worker.publish()
+            context.member.announce({"samples": receiver.endpoint, "parameters": publisher.endpoint})
+            with worker:
+                while not worker.wait(0.5) and not context.stop.is_set():
+                    pass  # actors import and compile, too: neither is part of the rate
+                recorder.start(time.monotonic() - began)
+                training.learn(worker, recorder, lambda: None, _Figures(context, run, worker))
+            return worker.state
+
+        with bar:
+            recording.record(plan, run, beginning, bar, context.stop, None, work)
+
+
+def actor(context: WorkerContext) -> None:
+    """Step this actor's share of the environments."""
+    run, plan = _read_run(context)
+    layouts = _layouts(plan)
+    life = SenderId(context.index, context.payload["since"] + context.incarnation)
+    with ExitStack() as stack:
+        transport = stack.enter_context(_transport(context, plan))
+        peer = _wait_for(context, "learner")[0]
+        reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
+        stack.enter_context(closing(reader))
+        servers = _ask_servers(context, plan, layouts, transport, life)
+        for _, client in servers:
+            stack.enter_context(closing(client))
+        policy = _policy(plan, layouts, reader, [client for _, client in servers])
+        update = _first_update(context, policy, reader)
+        slots = crew.make_slots(plan, layouts, context.index, update, context.incarnation)
+        stack.callback(crew.close_slots, slots)
+        samples = peer.endpoints["samples"]
+        sender = transport.sample_sender(samples, layouts.record.schema, life, crew.credits(plan))
+        stack.enter_context(closing(sender))
+        ledger = ActorLedger.create(run.ledger, *life)
+        follow = _Follow(context, [(peer, sender), (peer, reader), *servers])
+        worker = crew.make_actor(plan, layouts, slots, policy, sender, ledger, _Beat(context), follow)
+        worker.warm_up()
+        context.member.announce({})
+        worker.run(context.stop)
+
+
+def inference(context: WorkerContext) -> None:
+    """Choose actions for all actors that ask."""
+    _, plan = _read_run(context)
+    layouts, topology = _layouts(plan), plan.experiment.topology
+    with ExitStack() as stack:
+        transport = stack.enter_context(_transport(context, plan))
+        peer = _wait_for(context, "learner")[0]
+        server = stack.enter_context(closing(transport.inference_server(layouts.request.schema, layouts.answer.schema)))
+        reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
+        stack.enter_context(closing(reader))
+        rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
+        follow = _Follow(context, [(peer, reader)])
+        worker = InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s, _Beat(context), follow)
+        worker.warm_up()
+        context.member.announce({"inference": server.endpoint})
+        worker.run(context.stop)
+
+
+def evaluator(context: WorkerContext) -> None:
+    """Play greedy episodes with the newest version, again and again."""
+    run, plan = _read_run(context)
+    layouts = _layouts(plan)
+    with ExitStack() as stack:
+        transport = stack.enter_context(_transport(context, plan))
+        peer = _wait_for(context, "learner")[0]
+        reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
+        stack.enter_context(closing(reader))
+        context.member.announce({})
+        follow = _Follow(context, [(peer, reader)])
+        play_versions(plan, layouts, reader, run, context.stop, _Beat(context), follow)
+
+
+End = SampleSender | ParameterReader | InferenceClient
+NAMES: dict[type, str] = {SampleSender: "samples", ParameterReader: "parameters", InferenceClient: "inference"}
+
+
+class _Follow:
+    """Called by a worker that waits: where a peer has come back, perhaps elsewhere, the streams to it go there."""
+
+    def __init__(self, context: WorkerContext, ends: Sequence[tuple[Entry, End]]) -> None:
+        self._member = context.member
+        self._ends = list(ends)
+
+    def __call__(self) -> None:
+        for i, (peer, end) in enumerate(self._ends):
+            for entry in self._member.entries(peer.role):
+                if entry.ready and entry.index == peer.index and entry.incarnation > peer.incarnation:
+                    self._ends[i] = entry, end
+                    end.rebind(entry.endpoints[_stream_of(end)])
+
+
+def _stream_of(end: End) -> str:
+    return next(name for kind, name in NAMES.items() if isinstance(end, kind))
+
+
+class _Figures:
+    """Figures of all workers once a second, for the learner's report: as the launcher last wrote them."""
+
+    def __init__(self, context: WorkerContext, run: RunDirectory, worker: Learner) -> None:
+        self._beat, self._run, self._worker = _Beat(context), run, worker
+        self._due = 0.0
+
+    def __call__(self) -> dict[str, float]:
+        now = time.monotonic()
+        if now < self._due:
+            return {}
+        self._due = now + FIGURES_S
+        self._beat(self._worker.metrics())
+        status = read_status(self._run.workers_json)
+        return {
+            f"{worker.role}-{worker.index}/{name}": value
+            for worker in (status.workers if status else ())
+            for name, value in worker.metrics.items()
+            if value is not None
+        }
+
+
+class _Beat:
+    """Tells the directory how a worker is: counts as rates, seconds waited as parts of the time since the last beat.
+
+    What it gets on by is fragments, batches or plays.
+    """
+
+    RATES = ("updates", "steps", "rows")
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._member = context.member
+        self._before: dict[str, float] = {}
+        self._at = time.monotonic()
+
+    def __call__(self, counts: dict[str, float]) -> None:
+        now = time.monotonic()
+        seconds, grown = now - self._at, {name: value - self._before.get(name, 0.0) for name, value in counts.items()}
+        self._before, self._at = counts, now
+        rates = {f"{name}_per_s": grown[name] / seconds for name in self.RATES if name in counts}
+        waits = {
+            f"wait_{name.removesuffix('_wait_s')}": min(1.0, part / seconds)
+            for name, part in grown.items()
+            if name.endswith("_wait_s")
+        }
+        others = {name: value for name, value in counts.items() if not name.endswith("_wait_s")}
+        self._member.metrics = rates | waits | others
+        self._member.progress = int(sum(counts.get(name, 0) for name in ("updates", "fragments", "batches", "plays")))
+
+
+def _read_run(context: WorkerContext) -> tuple[RunDirectory, Plan]:
+    run = RunDirectory(Path(context.payload["run"]))
+    experiment = settings.read_experiment(run.experiment_toml)
+    if experiment.env.threads is None:  # actors share the cores, so that EnvPool's threads do not crowd each other
+        share = (os.cpu_count() or 1) // (experiment.topology.actors or 1)
+        experiment = replace(experiment, env=replace(experiment.env, threads=max(1, share)))
+    return run, make_plan(experiment)
+
+
+def _layouts(plan: Plan) -> Layouts:
+    return make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+
+
+def _transport(context: WorkerContext, plan: Plan) -> Transport:
+    if plan.transport == "shm":
+        return ShmTransport(Path(context.payload["shm"]))
+    assert context.keys is not None, "only threads have no keys, and they need none"
+    return TcpTransport(context.keys)
+
+
+def _wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Entry]:
+    """Those that have announced themselves, once there are so many of them."""
+    deadline = time.monotonic() + PEER_LIMIT_S
+    while time.monotonic() < deadline:
+        if found := context.member.wait_for(role, count, timeout=1.0):
+            return found
+        if context.stop.is_set():
+            raise SystemExit(0)
+    raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
+
+
+def _ask_servers(
+    context: WorkerContext, plan: Plan, layouts: Layouts, transport: Transport, life: SenderId
+) -> list[tuple[Entry, InferenceClient]]:
+    """A client of each inference worker, where there are some."""
+    if plan.mode != "served":
+        return []
+    rows = [plan.rows] * (plan.slots // plan.actors)
+    schemas = layouts.request.schema, layouts.answer.schema
+    return [
+        (entry, transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, REPLY_LIMIT_S))
+        for entry in _wait_for(context, "inference", plan.experiment.topology.inference_workers)
+    ]
+
+
+def _policy(plan: Plan, layouts: Layouts, reader: ParameterReader, clients: Sequence[InferenceClient]) -> Policy:
+    staleness = plan.experiment.topology.staleness
+    if plan.mode == "inline":
+        return InlinePolicy(plan.algorithm, layouts, reader, staleness)
+    return ServedPolicy(clients, layouts, reader if staleness == 0 else None)
+
+
+def _first_update(context: WorkerContext, policy: Policy, reader: ParameterReader) -> int:
+    """The update that the newest parameters are of."""
+    deadline = time.monotonic() + PEER_LIMIT_S
+    while time.monotonic() < deadline and not context.stop.is_set():
+        policy.refresh(0.5)
+        if policy.version is not None:
+            return policy.version.update
+        if (news := reader.read(0.5)) is not None:
+            return news[0].update
+    if context.stop.is_set():
+        raise SystemExit(0)
+    raise PeerError(f"{context.role}-{context.index}: no parameters have come for {PEER_LIMIT_S:.0f} s")

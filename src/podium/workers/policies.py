@@ -1,0 +1,321 @@
+"""How an actor gets its actions: from its own copy of the parameters, or from inference workers.
+
+An actor submits what its slots see, goes on stepping others, and polls for what was chosen.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from podium.algorithms.algorithm import Algorithm
+from podium.core.types import ActInput, Tree
+from podium.protocol.schema import Version
+from podium.protocol.streams import InferenceClient, ParameterReader, Reply
+from podium.workers.layout import Answer, Layouts, Request
+
+SLICE_S = 0.0005
+"""How long one of several inference workers is listened to before the next."""
+RETRY_S = (0.5, 10.0)
+"""How long an inference worker that failed a request is not asked: doubling from the first to the last."""
+
+
+class Choice(NamedTuple):
+    """The actions of one slot, and the version of the policy that chose them."""
+
+    slot: int
+    version: Version
+    answer: Answer
+
+
+class Policy(ABC):
+    """What an actor asks for actions, for each of its slots (counted from 0) once at a time.
+
+    policy.submit(slot, request)
+    for choice in policy.poll(timeout=0.1): ...      # may submit again
+
+    A request's arrays stay as they are until its choice has come.
+    """
+
+    version: Version | None = None
+    """The newest that it knows."""
+
+    @abstractmethod
+    def submit(self, slot: int, request: Request) -> None:
+        """Ask for a slot's actions."""
+
+    @abstractmethod
+    def poll(self, timeout: float) -> Iterator[Choice]:
+        """Choices as they are made, each once; ends after `timeout` seconds without any.
+
+        The arrays are valid until the slot's next `submit`, but for the memory, which goes into it.
+        """
+
+    @abstractmethod
+    def refresh(self, timeout: float) -> None:
+        """Take up a newer version if there is one within `timeout` seconds. At staleness 0, between fragments."""
+
+    @abstractmethod
+    def warm_up(self, request: Request, slots: int) -> None:
+        """Compile for requests like this one of up to so many slots."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and how old the version in use is."""
+
+
+class Weights:
+    """The newest parameters of a stream, where jitted functions take them.
+
+    weights = Weights(layouts, reader)
+    if weights.refresh(timeout=0.1): act(weights.params, request)
+    """
+
+    def __init__(self, layouts: Layouts, reader: ParameterReader) -> None:
+        self.version: Version | None = None
+        self.params: Tree = None
+        self._layout = layouts.params
+        self._reader = reader
+        self._read_at = 0.0
+
+    def refresh(self, timeout: float = 0.0) -> bool:
+        """Read a newer version if there is one; says whether there are any parameters now."""
+        if (news := self._reader.read(timeout)) is not None:
+            self.version = news[0]
+            # On the CPU this takes the reader's arrays as they are: no copy, and they hold until the next read.
+            self.params = jax.device_put(self._layout.tree(news[1]))
+            self._read_at = time.monotonic()
+        return self.version is not None
+
+    def zeros(self) -> Tree:
+        """Parameters to compile with before there are any."""
+        return jax.device_put(self._layout.tree(self._layout.schema.allocate()))
+
+    def age(self) -> float:
+        """Seconds since the version in use was read."""
+        return 0.0 if self.version is None else time.monotonic() - self._read_at
+
+
+def jit_act(algorithm: Algorithm) -> Callable[[Tree, Request], Answer]:
+    """`algorithm.act` from a request to an answer, with exploration."""
+
+    def act(params: Tree, request: Request) -> Answer:
+        keys = jax.random.wrap_key_data(request.key, impl="threefry2x32")
+        inputs = ActInput(request.obs, request.first, request.mask, keys, request.exploration)
+        return Answer(*algorithm.act(params, request.memory, inputs, False))
+
+    return jax.jit(act)
+
+
+class InlinePolicy(Policy):
+    """Acts with its own copy of the parameters.
+
+    With staleness, the newest version acts on all slots submitted, as one batch. At staleness 0 each slot is a batch
+    of its own, because XLA's rows change in the last bit with the size of the batch, and the version changes only
+    when the actor says so.
+    """
+
+    def __init__(self, algorithm: Algorithm, layouts: Layouts, reader: ParameterReader, staleness: int) -> None:
+        self._act = jit_act(algorithm)
+        self._layouts = layouts
+        self._weights = Weights(layouts, reader)
+        self._staleness = staleness
+        self._pending: list[tuple[int, Request]] = []
+        self._batches: dict[int, list[np.ndarray]] = {}
+        self._acts = self._rows = 0
+        self._seconds = 0.0
+
+    def submit(self, slot: int, request: Request) -> None:
+        self._pending.append((slot, request))
+
+    def poll(self, timeout: float) -> Iterator[Choice]:
+        if not self._pending:
+            return
+        if self.version is None:
+            self.refresh(timeout)
+        elif self._staleness:
+            self.refresh(0.0)
+        if self.version is None:
+            return
+        pending, self._pending = self._pending, []
+        if len(pending) > 1 and self._staleness:
+            yield from self._choose_together(pending)
+            return
+        for slot, request in pending:
+            yield self._choose(slot, request)
+
+    def refresh(self, timeout: float) -> None:
+        if self._weights.refresh(timeout):
+            self.version = self._weights.version
+
+    def warm_up(self, request: Request, slots: int) -> None:
+        zeros = self._weights.zeros()
+        jax.block_until_ready(self._act(zeros, request))
+        while self._staleness and slots > 1:
+            jax.block_until_ready(self._act(zeros, self._merge([request] * slots)))
+            slots = (1 << (slots - 1).bit_length()) // 2
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "inference_wait_s": self._seconds,
+            "rows_per_act": self._rows / max(1, self._acts),
+            "weights_age_s": self._weights.age(),
+        }
+
+    def _choose(self, slot: int, request: Request) -> Choice:
+        began = time.perf_counter()
+        action, extras, memory = self._act(self._weights.params, request)
+        answer = Answer(np.asarray(action), extras, memory)
+        self._count(len(request.first), began)
+        return Choice(slot, self._newest(), answer)
+
+    def _choose_together(self, pending: list[tuple[int, Request]]) -> Iterator[Choice]:
+        began = time.perf_counter()
+        rows = len(pending[0][1].first)
+        answer = self._act(self._weights.params, self._merge([request for _, request in pending]))
+        answer, version = jax.tree.map(np.asarray, answer), self._newest()
+        self._count(rows * len(pending), began)
+        for i, (slot, _) in enumerate(pending):
+            part = jax.tree.map(lambda x, i=i: x[i * rows : (i + 1) * rows], answer)
+            # A copy: memory that act leaves as it is could be the very batch that the next merge writes into.
+            yield Choice(slot, version, part._replace(memory=jax.tree.map(np.array, part.memory)))
+
+    def _merge(self, requests: list[Request]) -> Request:
+        """Requests as one batch, padded to a power of two of slots, so that few shapes are compiled."""
+        rows, slots = len(requests[0].first), 1 << (len(requests) - 1).bit_length()
+        layout = self._layouts.request
+        if slots not in self._batches:
+            self._batches[slots] = [np.zeros((slots * rows, *f.shape), f.dtype) for f in layout.schema.fields]
+        batch = self._batches[slots]
+        for i, request in enumerate(requests):
+            for into, leaf in zip(batch, layout.structure.flatten_up_to(request), strict=True):
+                into[i * rows : (i + 1) * rows] = leaf
+        return layout.tree(batch)
+
+    def _newest(self) -> Version:
+        assert self._weights.version is not None
+        return self._weights.version
+
+    def _count(self, rows: int, began: float) -> None:
+        self._acts += 1
+        self._rows += rows
+        self._seconds += time.perf_counter() - began
+
+
+class _Desk:
+    """An inference worker as one of several: what it was asked, and whether it can be relied on."""
+
+    def __init__(self, client: InferenceClient) -> None:
+        self.client = client
+        self.out: dict[int, list[np.ndarray]] = {}  # slot -> its request
+        self.failures = 0  # since its last reply
+        self.retry_at = 0.0
+
+    def fail(self) -> None:
+        first, last = RETRY_S
+        self.retry_at = time.monotonic() + min(last, first * 2.0**self.failures)
+        self.failures += 1
+
+    def rank(self) -> tuple[bool, int]:
+        """The lowest is asked next: one that failed comes last, but for one request when its time has come."""
+        doubtful = self.failures > 0 and (bool(self.out) or time.monotonic() < self.retry_at)
+        return doubtful, len(self.out)
+
+
+class ServedPolicy(Policy):
+    """Asks inference workers, whichever has the fewest requests out. What fails is asked again elsewhere, and counted.
+
+    policy = ServedPolicy([transport.inference_client(...), ...], layouts)
+
+    At staleness 0 it needs a reader, to know which version a fragment begins with: a reply of an older one, from a
+    worker that has not read it yet, is asked for again.
+    """
+
+    def __init__(
+        self, clients: Sequence[InferenceClient], layouts: Layouts, reader: ParameterReader | None = None
+    ) -> None:
+        self._desks: list[_Desk] = []
+        self._layouts = layouts
+        self._reader = reader
+        self._seen_at = time.monotonic()
+        self._turn = self._failed = self._outdated = self._replies = self._rows = 0
+        self._waited = 0.0
+        self.replace(clients)
+
+    def replace(self, clients: Sequence[InferenceClient]) -> None:
+        """Inference workers have come or gone: from now on these. What those that went were asked is asked again."""
+        if not clients:
+            raise ValueError("no inference workers: at least one must stay, to fail what it is asked")
+        gone = {desk.client: desk for desk in self._desks}
+        self._desks = [gone.pop(client, None) or _Desk(client) for client in clients]
+        for desk in gone.values():
+            for slot, arrays in desk.out.items():
+                self._failed += 1
+                self._ask(slot, arrays)
+
+    def submit(self, slot: int, request: Request) -> None:
+        self._ask(slot, self._layouts.request.arrays(request))
+
+    def poll(self, timeout: float) -> Iterator[Choice]:
+        deadline = time.monotonic() + timeout
+        while True:
+            busy = [desk for desk in self._desks if desk.out]
+            choices = [choice for desk in busy for choice in self._take(desk, desk.client.poll(0.0))]
+            now = time.monotonic()
+            if not choices and busy and now < deadline:
+                self._turn += 1
+                desk = busy[self._turn % len(busy)]
+                slice_s = deadline - now if len(busy) == 1 else min(SLICE_S, deadline - now)
+                choices = list(self._take(desk, desk.client.poll(slice_s)))
+                self._waited += time.monotonic() - now
+            if choices or not busy or now >= deadline:
+                yield from choices
+                return
+
+    def refresh(self, timeout: float) -> None:
+        if self._reader is not None and (news := self._reader.read(timeout)) is not None:
+            self._see(news[0])
+
+    def warm_up(self, request: Request, slots: int) -> None:
+        pass  # inference workers compile
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "inference_wait_s": self._waited,
+            "inference_failed": self._failed,
+            "inference_outdated": self._outdated,
+            "rows_per_act": self._rows / max(1, self._replies),
+            "weights_age_s": 0.0 if self.version is None else time.monotonic() - self._seen_at,
+        }
+
+    def _ask(self, slot: int, arrays: list[np.ndarray]) -> None:
+        desk = min(self._desks, key=_Desk.rank)
+        desk.out[slot] = arrays
+        desk.client.submit(slot, arrays)
+
+    def _take(self, desk: _Desk, replies: list[Reply]) -> Iterator[Choice]:
+        for slot, version, arrays in replies:
+            request = desk.out.pop(slot)
+            if arrays is None:
+                desk.fail()
+                self._failed += 1
+                self._ask(slot, request)
+                continue
+            desk.failures = 0
+            if self._reader is not None and self.version is not None and version < self.version:
+                self._outdated += 1
+                self._ask(slot, request)
+                continue
+            self._see(version)
+            self._replies += 1
+            self._rows += len(arrays[0])
+            answer: Answer = self._layouts.answer.tree(arrays)
+            # A copy: the memory goes into the next request, which may have to be sent again.
+            yield Choice(slot, version, answer._replace(memory=jax.tree.map(np.array, answer.memory)))
+
+    def _see(self, version: Version) -> None:
+        if self.version is None or version > self.version:
+            self.version, self._seen_at = version, time.monotonic()

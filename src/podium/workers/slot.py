@@ -1,0 +1,140 @@
+"""A slot: some environments that are stepped together, and the fragment that they fill."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from podium.core.types import Fragment
+from podium.envs.interface import HostEnv, TimeStep
+from podium.protocol.schema import Version
+from podium.protocol.streams import Buffer
+from podium.workers.layout import Episodes, Layouts, Request
+from podium.workers.policies import Choice
+
+
+class Page:
+    """A buffer of a sample stream, seen as the record that it is to hold. Made once for each buffer."""
+
+    def __init__(self, buffer: Buffer, layouts: Layouts) -> None:
+        self.buffer = buffer
+        record = layouts.record.tree(buffer.arrays)
+        self.fragment: Fragment = record.fragment
+        self.episodes: Episodes = record.episodes
+        self.obs: list[np.ndarray] = jax.tree.leaves(self.fragment.obs)
+        self.extras: list[np.ndarray] = jax.tree.leaves(self.fragment.extras)
+        self.memory: list[np.ndarray] = jax.tree.leaves(self.fragment.memory)
+
+
+class Slot:
+    """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
+
+    slot = Slot(number=3, env=env, layouts=layouts, fragment=0)     # of its first fragment
+    slot.begin(page, fragment=0, keys=keys)
+    for _ in range(T):
+        slot.send(policy(slot.request()))                           # returns at once, where the environments can
+        slot.receive(discount)
+    """
+
+    def __init__(self, number: int, env: HostEnv, layouts: Layouts, fragment: int = 0) -> None:
+        rows = env.num_envs
+        self.number = number
+        self.env = env
+        self.env_ids = np.arange(number * rows, (number + 1) * rows, dtype=np.uint32)
+        self.fragment = fragment
+        self.begun = 0  # fragments
+        self.page: Page | None = None
+        self.t = 0  # steps of the open fragment whose outcome is written
+        self.steps = 0  # valid ones among them
+        self.env_s = 0.0  # seconds in send and recv
+        self.version: Version | None = None  # the oldest that chose an action of the last or open fragment
+        # Zeros will do: every row starts an episode, where act forgets what it is given.
+        self.memory = jax.tree.map(lambda f: np.zeros((rows, *f.shape), f.dtype), _memory_fields(layouts))
+        self._keys = np.zeros((1, rows, 2), np.uint32)  # of all actions of the open fragment
+        self._exploration = np.ones(rows, np.float32)
+        self._discounted = np.zeros(rows, np.float32)
+        self._first = np.ones(rows, bool)
+        self._over = np.zeros(rows, bool)
+        self._now: TimeStep = env.reset()
+
+    @property
+    def rows(self) -> int:
+        return self.env.num_envs
+
+    def begin(self, page: Page, fragment: int, keys: np.ndarray) -> None:
+        """Open a fragment. `keys` are those of all its actions, [T, R, 2]."""
+        self.page, self.fragment, self._keys = page, fragment, keys
+        self.begun += 1
+        self.t = self.steps = 0
+        self.version = None
+        for into, leaf in zip(page.memory, jax.tree.leaves(self.memory), strict=True):
+            into[...] = leaf
+        page.episodes.returns[...] = 0
+        page.episodes.lengths[...] = 0
+
+    def request(self) -> Request:
+        """What a policy must know to choose the next actions."""
+        now = self._now
+        return Request(now.obs, self._first, now.mask, self._keys[self.t], self._exploration, self.memory)
+
+    def send(self, choice: Choice) -> None:
+        """Hand the actions to the environments, then write down what they were chosen from."""
+        page, t = self._open(), self.t
+        action, extras, self.memory = choice.answer
+        began = time.perf_counter()
+        self.env.send(action)
+        self.env_s += time.perf_counter() - began
+        fragment = page.fragment
+        self._write_observation(page, t)
+        fragment.action[t] = action
+        for into, leaf in zip(page.extras, jax.tree.leaves(extras), strict=True):
+            into[t] = leaf
+        np.logical_not(self._over, out=fragment.valid[t])
+        fragment.version[t] = choice.version.update
+        if self.version is None or choice.version < self.version:
+            self.version = choice.version
+
+    def receive(self, discount: float) -> int:
+        """Wait for the outcome and write it down. Returns the number of valid steps: rows that were not being reset."""
+        page, t = self._open(), self.t
+        began = time.perf_counter()
+        self._now = now = self.env.recv()
+        self.env_s += time.perf_counter() - began
+        self._discounted[self._first] = 0
+        self._discounted *= discount
+        self._discounted += now.reward
+        fragment, episodes = page.fragment, page.episodes
+        fragment.reward[t] = now.reward
+        fragment.discounted[t] = self._discounted
+        fragment.terminated[t] = now.terminated
+        fragment.truncated[t] = now.truncated
+        np.copyto(episodes.returns[t], now.episode_return, where=now.episode_over)
+        np.copyto(episodes.lengths[t], now.episode_length, where=now.episode_over)
+        valid = self.rows - int(np.count_nonzero(self._over))
+        self._first = self._over
+        self._over = now.terminated | now.truncated
+        self.t = t + 1
+        self.steps += valid
+        if self.t == len(fragment.reward):
+            self._write_observation(page, self.t)  # what the policy will see first in the next fragment
+        return valid
+
+    def unfinished(self) -> int:
+        """Valid steps in the open fragment, counted in its array."""
+        return 0 if self.page is None else int(np.count_nonzero(self.page.fragment.valid[: self.t]))
+
+    def _open(self) -> Page:
+        assert self.page is not None, "begin comes first"
+        return self.page
+
+    def _write_observation(self, page: Page, t: int) -> None:
+        for into, leaf in zip(page.obs, jax.tree.leaves(self._now.obs), strict=True):
+            into[t] = leaf
+        page.fragment.first[t] = self._first
+        if page.fragment.mask is not None:
+            page.fragment.mask[t] = self._now.mask
+
+
+def _memory_fields(layouts: Layouts) -> Any:
+    return layouts.request.tree(layouts.request.schema.fields).memory

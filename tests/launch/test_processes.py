@@ -1,0 +1,211 @@
+"""A learner and actors in processes of their own: the same numbers, and nothing lost in silence, whoever is killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from launch.commands import LIMIT_S, checkpoints, digest, flags, podium, start, timeless_rows, tiny, wait_until
+from podium.core.settings import read_experiment
+from podium.launch import training
+from podium.launch.plan import make_plan
+from podium.launch.restore import restore
+from podium.orchestrator.status import WorkerStatus, read_status
+from podium.runs.directory import RunDirectory
+
+SHM = Path("/dev/shm")
+
+
+STARTED: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def leave_nothing() -> Iterator[None]:
+    """A test that fails halfway must not leave its run behind: workers follow their launcher."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def train(folder: Path, name: str, steps: int, **changes: Any) -> subprocess.Popen:
+    settings = tiny(**({"topology__actors": 2, "topology__transport": "shm"} | changes))
+    STARTED.append(
+        start("train", "ppo", "CartPole-v1", "--name", name, "--total-steps", str(steps), *flags(settings), cwd=folder)
+    )
+    return STARTED[-1]
+
+
+def workers(run: Path) -> list[WorkerStatus]:
+    """Those that run, as the launcher last wrote."""
+    status = read_status(run / "workers.json")
+    return [worker for worker in status.workers if worker.state == "running"] if status else []
+
+
+def all_started(run: Path) -> list[int]:
+    """Processes that have ever been started, from their logs."""
+    pids = []
+    for log in (run / "logs").glob("*.log"):
+        lines = [line for line in log.read_text().splitlines() if line.startswith("--- ")]
+        pids += [int(line.split(" pid ")[1].split()[0]) for line in lines]
+    return pids
+
+
+def living(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state != "Z":
+            found.append(pid)
+    return found
+
+
+def segments(run: str) -> list[Path]:
+    return list(SHM.glob(f"podium-{run}-*"))
+
+
+def summary(run: Path) -> dict[str, Any]:
+    return json.loads((run / "summary.json").read_text())
+
+
+def said(folder: Path) -> str:
+    return (folder / "said").read_text()
+
+
+def test_at_staleness_0_one_process_and_1_2_3_actor_processes_end_in_the_same_bits(tmp_path: Path) -> None:
+    slots = {"env__num_envs": 6, "topology__slots": 6, "topology__staleness": 0}
+    ways = {"one": (1, "memory"), "shm1": (1, "shm"), "shm2": (2, "shm"), "tcp3": (3, "tcp")}
+    for name, (actors, transport) in ways.items():
+        process = train(tmp_path, name, 960, **slots, topology__actors=actors, topology__transport=transport)
+        assert process.wait(LIMIT_S) == 0, said(tmp_path)
+    runs = [tmp_path / "runs" / name for name in ways]
+    assert len({digest(run) for run in runs}) == 1
+    learned = [
+        [{name: value for name, value in row.items() if "/" not in name} for row in timeless_rows(run)] for run in runs
+    ]
+    assert learned[0] == learned[1] == learned[2] == learned[3]
+    assert len(learned[0]) >= 10
+    for run in runs:
+        samples = summary(run)["samples"]
+        assert (samples["stale"], samples["lost"], samples["unexplained"]) == (0, 0, 0)
+        assert summary(run)["staleness"] == {"mean": 0.0, "max": 0}
+
+
+def test_served_at_staleness_0_learns_the_same_within_float_tolerance(tmp_path: Path) -> None:
+    for name, mode in {"inline": "inline", "served": "served"}.items():
+        process = train(tmp_path, name, 640, topology__mode=mode, topology__staleness=0, topology__slots=2)
+        assert process.wait(LIMIT_S) == 0, said(tmp_path)
+    leaves = []
+    for name in ("inline", "served"):
+        directory = RunDirectory(tmp_path / "runs" / name)
+        plan = make_plan(read_experiment(directory.experiment_toml))
+        template = jax.eval_shape(lambda plan=plan: training.initial_state(plan))
+        leaves.append(jax.tree.leaves(plan.algorithm.params(restore(directory, template).tree["train"])))
+    for inline, served in zip(*leaves, strict=True):
+        np.testing.assert_allclose(inline, served, rtol=1e-3, atol=1e-5)
+
+
+def test_twenty_kills_of_all_roles_cost_only_what_the_summary_says(tmp_path: Path) -> None:
+    process = train(tmp_path, "kills", 60_000, topology__mode="served", topology__evaluators=1, checkpoint__every_s=1.0)
+    run, dice, killed = tmp_path / "runs" / "kills", random.Random(0), []
+    while len(killed) < 20 and process.poll() is None:
+        time.sleep(dice.uniform(0.1, 1.0))
+        # Five deaths of a worker without progress between them end a run, as they should.
+        targets = [worker for worker in workers(run) if worker.progress]
+        if targets:
+            role = dice.choice(sorted({worker.role for worker in targets}))
+            victim = dice.choice([worker for worker in targets if worker.role == role])
+            if living([victim.pid or 0]):
+                os.kill(victim.pid or 0, signal.SIGKILL)
+                killed.append(victim.role)
+    assert process.wait(LIMIT_S) == 0, said(tmp_path)
+    assert len(killed) == 20
+    assert set(killed) == {"actor", "evaluator", "inference", "learner"}
+    done = summary(run)
+    assert done["status"] == "done"
+    assert done["env_steps"] >= 60_000
+    assert done["episode_return"]["mean"] > 60  # a random policy has 20
+    assert done["samples"]["unexplained"] == 0
+    assert sum(done["samples"][name] for name in ("stale", "lost", "undone")) > 0
+    assert sum(done["restarts"].values()) >= len(killed) - 3  # the last ones may have come at the very end
+    assert living(all_started(run)) == []
+    assert segments("kills") == []
+
+
+def test_a_frozen_actor_is_noticed_and_replaced(tmp_path: Path) -> None:
+    process = train(tmp_path, "frozen", 40_000)
+    run = tmp_path / "runs" / "frozen"
+    assert wait_until(lambda: bool(checkpoints(run)) or len(workers(run)) == 3, process)
+    victim = next(worker for worker in workers(run) if worker.role == "actor")
+    os.kill(victim.pid or 0, signal.SIGSTOP)
+    assert process.wait(LIMIT_S) == 0, said(tmp_path)
+    assert summary(run)["samples"]["unexplained"] == 0
+    assert living(all_started(run)) == []
+
+
+def test_when_the_launcher_is_killed_the_learner_saves_all_leave_and_resume_goes_on(tmp_path: Path) -> None:
+    process = train(tmp_path, "orphans", 100_000_000, checkpoint__every_s=3600.0)
+    run = tmp_path / "runs" / "orphans"
+    assert wait_until(lambda: len(timeless_rows(run)) > 5, process)
+    process.kill()
+    process.wait(LIMIT_S)
+    gone_by = time.monotonic() + 30
+    while living(all_started(run)) and time.monotonic() < gone_by:
+        time.sleep(0.05)
+    assert living(all_started(run)) == []
+    saved = checkpoints(run)
+    assert saved
+    resumed = podium("resume", "orphans", "--total-steps", str(summary(run)["env_steps"] + 2000), cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    after = summary(run)
+    assert after["status"] == "done"
+    assert after["updates"] > saved[-1]
+    assert after["samples"]["unexplained"] == 0
+    assert segments("orphans") == []
+
+
+def test_ps_logs_and_stop_work_from_another_terminal(tmp_path: Path) -> None:
+    process = train(tmp_path, "live", 100_000_000)
+    run = tmp_path / "runs" / "live"
+    assert wait_until(lambda: len(timeless_rows(run)) > 5 and len(workers(run)) == 3, process)
+    shown = podium("ps", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert all(name in shown.stdout for name in ("live", "learner-0", "actor-0", "actor-1"))
+    log = podium("logs", "live", "actor-1", cwd=tmp_path)
+    assert "actor-1 incarnation 0" in log.stdout
+    stopped = podium("stop", "live", cwd=tmp_path)
+    assert stopped.returncode == 0, stopped.stderr
+    assert process.wait(LIMIT_S) == 130
+    assert summary(run)["status"] == "interrupted"
+    assert summary(run)["samples"]["unexplained"] == 0
+    assert checkpoints(run)
+    assert living(all_started(run)) == []
+    assert segments("live") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"topology__actors": 3}, "topology.actors = 3: must divide env.num_envs = 4"),
+        ({"topology__slots": 3, "topology__actors": 1}, "topology.slots = 3: must divide env.num_envs = 4"),
+        ({"topology__slots": 1}, "topology.slots = 1: must be a multiple of topology.actors = 2"),
+    ],
+)
+def test_a_topology_that_cannot_be_is_one_line(changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    process = train(tmp_path, "wrong", 1000, **changes)
+    assert process.wait(LIMIT_S) == 2
+    assert said(tmp_path).strip().splitlines()[-1] == f"error: {line}"
+    assert not (tmp_path / "runs").exists()
