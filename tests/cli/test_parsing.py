@@ -77,7 +77,7 @@ MISTAKES = [
     ("train ppo", "env.id = none: must be an environment, as in `podium train ppo CartPole-v1`"),
     ("eval --episodes 0", "--episodes = 0: must be at least 1"),
     ("runs --rot x", "podium runs: there is no --rot; did you mean '--root'?"),
-    ("bench speed", "podium bench speed: must be one of throughput, learning"),
+    ("bench speed", "podium bench speed: must be one of throughput, protocol, topology, learning"),
 ]
 
 

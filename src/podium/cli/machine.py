@@ -11,7 +11,7 @@ from tyro.conf import Positional, Suppress
 from podium.cli.arguments import Command, flag
 from podium.core.errors import ConfigError
 
-BENCHMARKS = ("throughput", "learning")
+BENCHMARKS = ("throughput", "protocol", "topology", "learning")
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,12 @@ class Bench(Command):
 
     EXAMPLES: ClassVar[str] = """\
   podium bench throughput                               steps/s beside Stable-Baselines3, Sample Factory, RLlib, rejax
+  podium bench protocol                                 moving data between processes, beside ZeroMQ and Ray
+  podium bench topology                                 one process, many, and served; what a ring of slots gains
   podium bench learning                                 presets over seeds beside published returns
   podium bench throughput -- --help                     the benchmark's own arguments"""
 
-    benchmark: Positional[Annotated[str, flag("throughput|learning")]] = ""
+    benchmark: Positional[Annotated[str, flag("throughput|protocol|topology|learning")]] = ""
     """Which."""
     rest: Suppress[tuple[str, ...]] = ()
 

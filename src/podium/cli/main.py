@@ -7,7 +7,9 @@ from importlib import metadata
 
 from podium.cli.arguments import Command, parse, print_help
 from podium.cli.catalogue import Algorithms, Envs, Presets
+from podium.cli.logs import Logs
 from podium.cli.machine import Bench, Doctor
+from podium.cli.processes import Ps, Stop
 from podium.cli.results import Eval, Plot, Runs
 from podium.cli.train import Resume, Train
 from podium.core.errors import ConfigError, PodiumError
@@ -19,6 +21,9 @@ COMMANDS: dict[str, type[Command]] = {
     "eval": Eval,
     "plot": Plot,
     "runs": Runs,
+    "ps": Ps,
+    "logs": Logs,
+    "stop": Stop,
     "envs": Envs,
     "algorithms": Algorithms,
     "presets": Presets,

@@ -27,6 +27,8 @@ class Train(Command):
   podium train ppo CartPole-v1 --set algorithm.learning_rate=1e-3 network.hidden=[128,128]
   podium train ppo gymnax:CartPole-v1 --total-steps 1e6 an environment written in JAX: one fused program
   podium train my_module:algorithm my_module:make_env   your own, by Python path
+  podium train ppo HalfCheetah-v5 --set topology.actors=4         a learner and four actor processes
+  podium train ppo HalfCheetah-v5 --topology seed                 actions chosen by an inference worker
   podium train --config runs/NAME/experiment.toml       a run again
   podium train ppo Pendulum-v1 --dry-run                what would run, without running it"""
 
@@ -46,6 +48,8 @@ class Train(Command):
     """Train N runs, with seeds 0 to N-1."""
     preset: Annotated[str, flag("NAME|none")] = "auto"
     """One of `podium presets`; left out, the one that fits algorithm and environment."""
+    topology: Annotated[str | None, flag("impala|seed|decoupled")] = None
+    """An architecture by name: presets of the topology fields, which --config and --set may change."""
     init_from: Annotated[str | None, flag("RUN")] = None
     """Start from another run's training state: parameters, optimiser and normalisers."""
     config: Annotated[Path | None, flag("FILE")] = None
@@ -54,6 +58,8 @@ class Train(Command):
     """Set fields: algorithm.gamma=0.98 network.hidden=[64,64] limits.wall_s=none env.kwargs.NAME=VALUE."""
     track: Annotated[str, flag("LIST", "(default: tensorboard)")] = "tensorboard"
     """Where curves go beside metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
+    metrics_port: Annotated[str | None, flag("PORT")] = None
+    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
     dry_run: Switch = False
     """Print the resolved experiment and program, and start nothing."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
@@ -79,10 +85,12 @@ class Train(Command):
         if seeds is not None and seeds < 1:
             raise ConfigError(f"--seeds = {seeds}: must be at least 1")
         trackers = read_trackers(self.track)
+        port = read_port(self.metrics_port)
         choice: dict[str, Any] = {
             "total_steps": read_whole("--total-steps", self.total_steps),
             "seed": read_whole("--seed", self.seed),
             "preset": self.preset,
+            "topology": self.topology,
             "config": self.config,
         }
         # A typing mistake is told before jax is imported.
@@ -96,7 +104,7 @@ class Train(Command):
             print(api.dry_run(algorithm, env, **choice))
             return 0
         choice |= {"name": self.name, "overwrite": self.overwrite, "init_from": self.init_from}
-        choice |= {"track": trackers, "root": self.root, "progress": not self.quiet}
+        choice |= {"track": trackers, "root": self.root, "progress": not self.quiet} | port
         if seeds is not None:
             del choice["seed"]
             runs = api.train_seeds(algorithm, env, **choice, seeds=seeds)
@@ -117,6 +125,8 @@ class Resume(Command):
     """Name or path of a run."""
     total_steps: Annotated[str | None, flag("N")] = None
     """A new end, in environment steps from the run's beginning."""
+    metrics_port: Annotated[str | None, flag("PORT")] = None
+    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
     """Directory of runs."""
     quiet: Switch = False
@@ -125,10 +135,11 @@ class Resume(Command):
     def run(self) -> int:
         """Resume."""
         total_steps = read_whole("--total-steps", self.total_steps)
+        port = read_port(self.metrics_port)
 
         import podium.api as api
 
-        run = api.resume(self.name, root=self.root, total_steps=total_steps, progress=not self.quiet)
+        run = api.resume(self.name, root=self.root, total_steps=total_steps, progress=not self.quiet, **port)
         return tell_end([run], self.quiet)
 
 
@@ -140,6 +151,17 @@ def read_trackers(text: str) -> tuple[str, ...]:
             hint = suggest(name, TRACKERS)
             raise ConfigError(f"--track {text}: {name!r} must be one of {', '.join(TRACKERS)}, none{hint}")
     return names
+
+
+def read_port(text: str | None) -> dict[str, Any]:
+    """`--metrics-port` as an argument of `api.train`, if it was given."""
+    port = read_whole("--metrics-port", text)
+    if port is None:
+        return {}
+    from podium.runs.exposition import check_port
+
+    check_port(port)
+    return {"metrics_port": port}
 
 
 def tell_end(runs: Sequence[Any], quiet: bool) -> int:
