@@ -1,0 +1,258 @@
+"""One experiment in several topologies, and what a ring of environment slots gains. `podium bench topology`.
+
+places   PPO on HalfCheetah, 16 environments x 128 steps, in one process, distributed, and served over shm and tcp
+actors   16 Python environments that take 2 ms a step, waiting or computing: two actor processes against one
+ring     one actor whose environments (one a slot) compute 1 ms or 10 ms a step, and whose actions take 5 ms to choose
+
+Every run is `podium.train`, in a process of its own; runs take turns, and what counts is the ratio within one run of
+this benchmark. Let nothing else run meanwhile.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+LIMIT_S = 300.0
+WARM_UP = 4  # updates before the window opens: the first ones wait for workers that still compile
+SLOTS = (1, 2, 4, 8)
+STEPS_MS = (1, 10)
+
+SMALL = {
+    "network.hidden": [64, 64],
+    "network.activation": "tanh",
+    "evaluation.episodes": 0,
+    "checkpoint.every_s": 1e6,
+    "limits.total_steps": 10**9,
+}
+HALFCHEETAH = SMALL | {
+    "env.num_envs": 16,
+    "algorithm.fragment_length": 128,
+    "algorithm.num_epochs": 10,
+    "algorithm.minibatch_size": 256,
+}
+PYTHON = SMALL | {
+    "env.num_envs": 16,
+    "env.kwargs": {"ms": 2.0},
+    "algorithm.fragment_length": 16,
+    "algorithm.num_epochs": 4,
+    "algorithm.minibatch_size": 128,
+    "topology.mode": "inline",
+    "topology.transport": "shm",
+}
+RING = SMALL | {
+    "algorithm.fragment_length": 32,
+    "algorithm.num_epochs": 1,
+    "algorithm.minibatch_size": 32,
+    "algorithm.delay_ms": 5.0,
+    "topology.mode": "served",
+    "topology.actors": 1,
+    "topology.inference_wait_ms": 0.0,
+    "topology.transport": "shm",
+}
+
+
+class Work(NamedTuple):
+    """What one run trains."""
+
+    algorithm: str
+    env: str
+    settings: dict[str, Any]
+
+
+def place(mode: str, actors: int, slots: int, transport: str) -> Work:
+    """HalfCheetah somewhere."""
+    topology = {"mode": mode, "actors": actors, "slots": slots, "transport": transport}
+    settings = HALFCHEETAH | {f"topology.{name}": value for name, value in topology.items()}
+    return Work("ppo", "HalfCheetah-v5", settings)
+
+
+PARTS: dict[str, dict[str, Work]] = {
+    "places": {
+        "one process": place("inline", 1, 1, "memory"),
+        "distributed inline, shm": place("inline", 2, 2, "shm"),
+        "served, shm": place("served", 2, 4, "shm"),
+        "served, tcp": place("served", 2, 4, "tcp"),
+    },
+    "actors": {
+        f"{kind}, {n} actor(s)": Work("ppo", f"artificial:make_{kind}", PYTHON | {"topology.actors": n})
+        for kind in ("waiting", "busy")
+        for n in (1, 2)
+    },
+    "ring": {
+        f"{ms} ms, {slots} slot(s)": Work(
+            "artificial:delayed_ppo",
+            "artificial:make_busy",
+            RING | {"env.num_envs": slots, "topology.slots": slots, "env.kwargs": {"ms": float(ms)}},
+        )
+        for ms in STEPS_MS
+        for slots in SLOTS
+    },
+}
+
+
+class Figure(NamedTuple):
+    """A ratio of two rates, and how much it should be at least; None: for information."""
+
+    part: str
+    run: str
+    against: str
+    least: float | None
+
+
+FIGURES = (
+    Figure("places", "distributed inline, shm", "one process", 0.9),
+    Figure("places", "served, shm", "one process", None),
+    Figure("places", "served, tcp", "one process", None),
+    Figure("actors", "waiting, 2 actor(s)", "waiting, 1 actor(s)", 1.7),
+    Figure("actors", "busy, 2 actor(s)", "busy, 1 actor(s)", 1.7),
+    Figure("ring", "1 ms, 8 slot(s)", "1 ms, 1 slot(s)", 4.0),
+    Figure("ring", "10 ms, 8 slot(s)", "10 ms, 1 slot(s)", None),
+)
+
+Results = dict[str, list[dict[str, float]]]
+
+
+def train(work: Work, seconds: float) -> dict[str, float]:
+    """Train until the window is full; its rate, and the part of the time that actors had nothing to step."""
+    import podium
+
+    rows: list[dict[str, Any]] = []
+
+    def watch(row: dict[str, Any]) -> bool:
+        rows.append(row)
+        return len(rows) <= WARM_UP or row["wall_s"] - rows[WARM_UP - 1]["wall_s"] < seconds
+
+    with tempfile.TemporaryDirectory() as root:
+        options: dict[str, Any] = {"preset": "none", "track": (), "progress": False, "root": root}
+        run = podium.train(work.algorithm, work.env, set=work.settings, on_report=watch, **options)
+        summary = run.summary
+    first, last = rows[WARM_UP - 1], rows[-1]
+    samples = summary["samples"]
+    if samples["unexplained"] or samples["lost"] or sum(summary["restarts"].values()):
+        raise SystemExit(f"the run lost samples or workers: {samples}, restarts {summary['restarts']}")
+    waits = [sum(parts) for row in rows[WARM_UP:] if (parts := list(idle_parts(row)))]
+    return {
+        "steps_per_s": (last["step"] - first["step"]) / (last["wall_s"] - first["wall_s"]),
+        "seconds": last["wall_s"] - first["wall_s"],
+        "idle": statistics.mean(waits) if waits else float("nan"),
+        "staleness": summary["staleness"]["mean"],
+    }
+
+
+def idle_parts(row: dict[str, Any]) -> Iterator[float]:
+    """Of the first actor's time: waited for actions, and for credit. A row has it once a second."""
+    for name in ("wait_inference", "wait_credit"):
+        if f"actor-0/{name}" in row:
+            yield row[f"actor-0/{name}"]
+
+
+def run(part: str, name: str, seconds: float) -> dict[str, float]:
+    """`train` in a session of its own, so that nothing of it is left; its last line is its result."""
+    command = [sys.executable, __file__, "--one", part, name, "--seconds", str(seconds)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, errors = process.communicate(timeout=LIMIT_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+        raise
+    if process.returncode:
+        raise SystemExit(f"{name} failed:\n{out[-2000:]}\n{errors[-4000:]}")
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def measure(parts: list[str], rounds: int, seconds: float) -> dict[str, Results]:
+    """A result of each run for each round, in turns. The ring needs half the rounds: most of its time is waited."""
+    results: dict[str, Results] = {part: {name: [] for name in PARTS[part]} for part in parts}
+    for number in range(rounds):
+        for part in parts:
+            if part == "ring" and number >= (rounds + 1) // 2:
+                continue
+            for name in PARTS[part]:
+                result = run(part, name, seconds)
+                results[part][name].append(result)
+                print(f"round {number + 1}  {part:7} {name:25} {result['steps_per_s']:>9,.0f} steps/s", flush=True)
+    return results
+
+
+def middle(rows: list[dict[str, float]], key: str = "steps_per_s") -> float:
+    """The median over the rounds."""
+    return statistics.median(row[key] for row in rows)
+
+
+def show(part: str, results: Results, console: Console) -> None:
+    """Rates of one part, each beside the run that it is compared with."""
+    table = Table(title=f"{part}: env steps/s trained, median of rounds", title_justify="left")
+    for column in ("", "steps/s", "least", "most", "ratio", "actor idle", "staleness"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, rows in results.items():
+        rates = [row["steps_per_s"] for row in rows]
+        base = first_like(name, list(results))
+        ratio = "" if base == name else f"{middle(rows) / middle(results[base]):.2f}x"
+        idle = middle(rows, "idle")
+        shown = "" if idle != idle else f"{100 * idle:.0f} %"
+        spread = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+        table.add_row(name, f"{middle(rows):,.0f}", *spread, ratio, shown, f"{middle(rows, 'staleness'):.2f}")
+    console.print(table)
+
+
+def first_like(name: str, names: list[str]) -> str:
+    """The run that this one is compared with: the first of its kind, or of its part."""
+    kind = name.partition(",")[0]
+    same = [other for other in names if other.partition(",")[0] == kind]
+    return names[0] if kind in ("distributed inline", "served") else same[0]
+
+
+def judge(results: dict[str, Results]) -> bool:
+    """Print every figure beside what it should be; False if one is missed."""
+    good = True
+    for part, name, against, least in FIGURES:
+        if part not in results:
+            continue
+        ratio = middle(results[part][name]) / middle(results[part][against])
+        wanted = "for information" if least is None else f"at least {least:g}x"
+        missed = least is not None and ratio < least
+        good = good and not missed
+        print(f"{'MISSED' if missed else '      '} {name} / {against}: {ratio:.2f}x ({wanted})")
+    return good
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0, help="measured window of each run")
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--json", type=Path, help="write every result there too")
+    parser.add_argument("--one", nargs=2, metavar=("PART", "RUN"), help="this run only, in this process")
+    arguments = parser.parse_args()
+    if arguments.one:
+        part, name = arguments.one
+        print(json.dumps(train(PARTS[part][name], arguments.seconds)), flush=True)
+        return
+    results = measure(arguments.part, arguments.rounds, arguments.seconds)
+    print(f"\n{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}: {' '.join(sys.argv)}")
+    for part in arguments.part:
+        show(part, results[part], Console(width=110))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    if not judge(results):
+        print("figures were missed: is anything else running?")
+
+
+if __name__ == "__main__":
+    main()
