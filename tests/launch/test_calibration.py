@@ -34,7 +34,7 @@ def test_fast_environments_with_threads_of_their_own_stay_one_batch_in_one_proce
     assert (place.mode, place.actors, place.slots, place.transport) == ("inline", 1, 1, "memory")
     assert place.reasons == (
         "a step of 16 environments takes 1 ms, choosing their actions 0.1 ms, learning from it 0.4 ms",
-        "one process: threads of their own step them",
+        "one actor: the environments have threads of their own",
     )
 
 

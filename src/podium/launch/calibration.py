@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import jax
@@ -29,11 +30,16 @@ from podium.workers.layout import make_layouts
 from podium.workers.policies import jit_act
 
 ENV_S, ACT_S, UPDATE_S = 0.4, 0.1, 0.6
-"""How long each part is watched; what takes longer is done twice: once to warm up, once to measure."""
+"""How long each part is watched; what takes longer is done once to warm up, and once to measure."""
+LONG_UPDATE_S = 3.0
+GRADIENT = 3
+"""A gradient takes about three times as long as a forward pass over the same rows."""
 BLOCKS = 4
 """Each is watched in so many blocks, of which the fastest counts: the others were disturbed."""
 SEED = 0xCA11
 """Of the environments that are measured: others than those that will be trained in."""
+
+SCHEDULE = Path("/proc/thread-self/schedstat")
 
 T = TypeVar("T")
 
@@ -78,9 +84,17 @@ def measure(plan: Plan) -> Costs:
         return measured
     for rows in _smaller(num_envs, 2 if parallel else most_actors(measured, cores)):
         measured = replace(measured, act={**measured.act, rows: measure_act(plan, rows)})
+    return measured if parallel else replace(measured, update=_update(plan, measured.acting(num_envs)))
+
+
+def _update(plan: Plan, act: Cost) -> Cost:
+    """An update's share of one round; one that would take seconds is estimated from choosing actions, `act`."""
     length = plan.algorithm.experience.length
+    passes = GRADIENT * getattr(plan.experiment.algorithm, "num_epochs", 1)
+    if passes * act.wall_s * length > LONG_UPDATE_S:
+        return Cost(passes * act.wall_s, passes * act.core_s)
     wall_s, core_s = measure_update(plan)
-    return replace(measured, update=Cost(wall_s / length, core_s / length))
+    return Cost(wall_s / length, core_s / length)
 
 
 def measure_env(plan: Plan) -> tuple[Cost, bool]:
@@ -126,7 +140,7 @@ def watch(call: Callable[[], object], seconds: float) -> Cost:
     """What one call takes, in the fastest of several blocks of calls that take about `seconds` together."""
     once = _block(call, 1)
     if once.wall_s > seconds:
-        return min(once, _block(call, 1))
+        return once
     calls = max(1, int(seconds / BLOCKS / max(once.wall_s, 1e-6)))
     deadline, blocks = time.perf_counter() + seconds, []
     while len(blocks) < BLOCKS and (not blocks or time.perf_counter() < deadline):
@@ -135,16 +149,27 @@ def watch(call: Callable[[], object], seconds: float) -> Cost:
 
 
 def _block(call: Callable[[], object], calls: int) -> Cost:
-    wall, core = time.perf_counter(), time.process_time()
+    wall, core, queued = time.perf_counter(), time.process_time(), _queued_s()
     for _ in range(calls):
         call()
-    return Cost((time.perf_counter() - wall) / calls, (time.process_time() - core) / calls)
+    wall_s, core_s = time.perf_counter() - wall, time.process_time() - core
+    # Time in which other programs had the core is neither the call's own nor spent waiting for something else.
+    return Cost(max(wall_s - (_queued_s() - queued), 1e-9) / calls, core_s / calls)
+
+
+def _queued_s() -> float:
+    """For how long this thread could have run but had no core, since it began; where there is no Linux, 0."""
+    try:
+        return int(SCHEDULE.read_text().split()[1]) / 1e9
+    except FileNotFoundError:
+        return 0.0
 
 
 def _stepper(env: HostEnv) -> Callable[[], None]:
     """Steps with random actions that are legal."""
     random = np.random.default_rng(SEED)
     now = env.reset()
+    now = env.step(_sample(env.spec.action, random, env.num_envs, now.mask))  # the first may take longer
 
     def step() -> None:
         nonlocal now

@@ -95,7 +95,9 @@ def choose(
     saved = min(seconds, steps / rates[here]) * (1 - rates[here] / rates[best])
     if best.transport == apart and transport is None and saved < START_S:
         return replace(here, reasons=(_costs(measured, num_envs), f"other processes would save {saved:.1f} s only"))
-    return replace(best, reasons=_reasons(measured, num_envs, here, best, rates))
+    if best == here:
+        return replace(here, reasons=(_costs(measured, num_envs), _why_here(measured, processes)))
+    return replace(best, reasons=(_costs(measured, num_envs), _gain(best, rates[best], rates[here])))
 
 
 def is_short(measured: Costs, num_envs: int, steps: float, seconds: float) -> bool:
@@ -129,7 +131,8 @@ def rate(measured: Costs, cores: int, num_envs: int, place: Placement) -> float:
     else:  # an environment that is stepped by the actor itself cannot be stepped while it chooses
         act, acts = measured.acting(num_envs // place.actors), place.actors
         turn = ring * slot_s + act.wall_s
-    busy = (env.core_s + acts * act.core_s + update.core_s) / cores
+    free = cores if update != NOTHING else max(1, cores - 1)  # a learner that was not measured has one for itself
+    busy = (env.core_s + acts * act.core_s + update.core_s) / free
     kept = KEPT if place.actors > 1 or place.mode == "served" else 1.0
     return kept * num_envs / max(turn, update.wall_s, busy)
 
@@ -195,17 +198,17 @@ def _costs(measured: Costs, num_envs: int) -> str:
     return ", ".join(parts)
 
 
-def _reasons(
-    measured: Costs, num_envs: int, here: Placement, best: Placement, rates: Mapping[Placement, float]
-) -> tuple[str, ...]:
-    if best == here:
-        why = "threads of their own step them" if measured.parallel else "more processes would gain nothing"
-        return _costs(measured, num_envs), f"one process: {why}"
-    who = f"{best.actors} actor(s) with {best.slots // best.actors} slot(s) each"
-    if best.mode == "served":
-        who += f", {best.inference_workers} inference worker(s) for up to {best.inference_batch} rows"
-    gain = f"about {rates[best]:,.0f} steps/s, against {rates[here]:,.0f} with one actor and slot"
-    return _costs(measured, num_envs), f"{who}: {gain}"
+def _why_here(measured: Costs, processes: bool) -> str:
+    if measured.parallel:
+        return "one actor: the environments have threads of their own"
+    return "one actor: more would gain nothing" if processes else "one actor: these environments stay in this process"
+
+
+def _gain(place: Placement, rate: float, rate_here: float) -> str:
+    who = f"{place.actors} actor(s) with {place.slots // place.actors} slot(s) each"
+    if place.mode == "served":
+        who += f", {place.inference_workers} inference worker(s) for up to {place.inference_batch} rows"
+    return f"{who}: about {rate:,.0f} steps/s, against {rate_here:,.0f} with one actor and slot"
 
 
 def _ms(cost: Cost) -> str:
