@@ -20,10 +20,14 @@ from podium_ppo import WORKLOADS
 from window import parse
 
 from podium.core import settings
-from podium.launch.plan import make_plan
+from podium.core.types import Fragment, Tree
+from podium.launch.crew import Crew
+from podium.launch.plan import Plan, make_plan
 from podium.launch.training import initial_state
 from podium.ops.keys import run_key
-from podium.workers.actor import Actor
+from podium.protocol.memory import MemoryTransport
+from podium.protocol.schema import Version
+from podium.workers.layout import make_layouts
 
 
 def core_seconds(function: Callable[[], None], seconds: float) -> tuple[float, float]:
@@ -42,22 +46,12 @@ def main() -> None:
     plan = make_plan(settings.resolve("ppo", env, preset="none", overrides=chosen).experiment)
     algorithm, num_envs = plan.algorithm, plan.experiment.env.num_envs
     state = jax.jit(lambda: initial_state(plan))()["train"]
-    seeds = np.split(np.arange(num_envs), plan.slots)
-    actor = Actor(algorithm, [plan.env.make_host(part) for part in seeds], algorithm.params(state), run_key(0))
-    fragment = actor.allocate()
     params = algorithm.params(state)
-    length, steps = len(fragment.valid), fragment.valid.size
+    length, steps = plan.experiment.algorithm.fragment_length, plan.experiment.steps_per_update
     share = arguments.seconds / 4
-
-    # Recorded actions: enough of them that the simulator is past its first fall.
-    recorded = []
-    for update in range(4):
-        actor.collect(fragment, lambda: (0, params), update, lambda: False)
-        recorded.append(fragment.action.copy())
-    played = np.concatenate(recorded)
-
-    _, env_act_wall = core_seconds(lambda: actor.collect(fragment, lambda: (0, params), 0, lambda: False), share)
-    actor.close()
+    # Enough recorded actions that the simulator is past its first fall.
+    fragments, env_act_wall = collect(plan, params, 4, share)
+    fragment, played = fragments[-1], np.concatenate([fragment.action for fragment in fragments])
 
     pool = plan.env.make_host(np.arange(num_envs))
     pool.reset()
@@ -90,6 +84,34 @@ def main() -> None:
             }
         )
     )
+
+
+def collect(plan: Plan, params: Tree, count: int, seconds: float) -> tuple[list[Fragment], float]:
+    """Some fragments, and the wall time of one: an actor thread whose learner only gives the buffers back."""
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    assert plan.slots == 1, "a fragment is a whole batch"
+    fragments: list[Fragment] = []
+    with MemoryTransport() as transport:
+        receiver = transport.sample_receiver(layouts.record.schema)
+        publisher = transport.parameter_publisher("main", layouts.params.schema)
+        publisher.publish(Version(0, 0), layouts.params.arrays(params))
+        crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, 0)
+        crew.warm_up()
+        with crew:
+            while len(fragments) < count:
+                crew.check()
+                if (received := receiver.receive(1.0)) is not None:
+                    fragments.append(layouts.record.tree([array.copy() for array in received.arrays]).fragment)
+                    received.release()
+            began, collected = time.perf_counter(), 0
+            while time.perf_counter() - began < seconds:
+                crew.check()
+                if (received := receiver.receive(1.0)) is not None:
+                    collected += 1
+                    received.release()
+            wall = (time.perf_counter() - began) / collected
+        crew.close()
+    return fragments, wall
 
 
 def act_cost(act: Callable, params: object, fragment, slots: int, seconds: float) -> float:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from podium.orchestrator.drawing import draw
 from podium.orchestrator.program import Edge, Ends, Group, Program, Resources
 from podium.workers.layout import Layouts, make_layouts
@@ -16,16 +18,19 @@ def make_program(plan: "Plan", payload: dict[str, Any]) -> Program:
     """Learner and actors; in served mode inference workers between them; evaluators beside them."""
     topology = plan.experiment.topology
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    core = Resources(cpus=1)
+    # Where there is an accelerator, it is for those who compute in large batches.
+    device = core if jax.default_backend() == "cpu" else Resources(cpus=1, platform="gpu")
     groups = [
-        Group("learner", 1, f"{ROLES}:learner", payload, Resources(cpus=1)),
-        Group("actor", plan.actors, f"{ROLES}:actor", payload, Resources(cpus=1)),
+        Group("learner", 1, f"{ROLES}:learner", payload, device),
+        Group("actor", plan.actors, f"{ROLES}:actor", payload, core),
     ]
     readers = ["actor"]
     if plan.mode == "served":
-        groups.append(Group("inference", topology.inference_workers, f"{ROLES}:inference", payload, Resources(cpus=1)))
+        groups.append(Group("inference", topology.inference_workers, f"{ROLES}:inference", payload, device))
         readers.append("inference")
     if topology.evaluators:
-        groups.append(Group("evaluator", topology.evaluators, f"{ROLES}:evaluator", payload, Resources(cpus=1)))
+        groups.append(Group("evaluator", topology.evaluators, f"{ROLES}:evaluator", payload, core))
         readers.append("evaluator")
     return Program(tuple(groups), tuple(_edges(plan, layouts, tuple(readers))))
 
