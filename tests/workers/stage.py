@@ -23,7 +23,8 @@ from podium.runs.books import ActorLedger
 from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Record, make_layouts
-from podium.workers.policies import InlinePolicy, Policy, ServedPolicy
+from podium.workers.policies import InlinePolicy, Policy
+from podium.workers.served_policy import ServedPolicy
 from podium.workers.slot import Slot
 
 LENGTH, ROWS, GAMMA, LIMIT_S = 5, 4, 0.5, 60.0

@@ -10,7 +10,8 @@ import pytest
 from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceServer
 from podium.workers.layout import Answer
-from podium.workers.policies import Choice, ServedPolicy, jit_act
+from podium.workers.policies import Choice, jit_act
+from podium.workers.served_policy import ServedPolicy
 from workers.stage import LIMIT_S, Stage, assert_same, play
 
 

@@ -19,7 +19,8 @@ from podium.runs.summary import Samples
 from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts
-from podium.workers.policies import InlinePolicy, Policy, ServedPolicy
+from podium.workers.policies import InlinePolicy, Policy
+from podium.workers.served_policy import ServedPolicy
 from podium.workers.slot import Slot
 
 HANG_LIMIT_S = 300.0

@@ -32,7 +32,8 @@ from podium.runs.recorder import Recorder
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.learner import Learner
-from podium.workers.policies import InlinePolicy, Policy, ServedPolicy
+from podium.workers.policies import InlinePolicy, Policy
+from podium.workers.served_policy import ServedPolicy
 
 PEER_LIMIT_S = 300.0
 """How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine."""
