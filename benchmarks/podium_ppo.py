@@ -42,6 +42,8 @@ WORKLOADS = {
     "cartpole-16": work("gymnax:CartPole-v1", 16, 128, epochs=10, minibatch=256),
     "cartpole-2048": work("gymnax:CartPole-v1", 2048, 128, epochs=4, minibatch=65_536),
 }
+for name in ("cartpole-16", "cartpole-2048"):
+    WORKLOADS[name][1]["algorithm.grad_norm_of"] = "each"  # as rejax does, which has an optimiser for each network
 
 
 def main() -> None:

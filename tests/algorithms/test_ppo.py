@@ -190,7 +190,7 @@ def assert_close(one, other) -> None:
     ],
 )
 def test_policy_and_value_trained_on_a_device_each_give_the_parameters_of_one_device(env, devices, options):
-    config = experiment(env, **options)
+    config = experiment(env, grad_norm_of="each", **options)
     one, one_rows = run(config, 2)
     apart, rows = run(config, 2, devices)
     assert_close(one.train, apart.train)
@@ -211,16 +211,11 @@ def test_eight_devices_that_share_the_rows_give_the_parameters_of_one(options, r
     assert_close(run(config, 2)[0].train, run(config, 2, devices=8)[0].train)
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_gradients_of_networks_that_share_nothing_are_clipped_each_by_itself(memory):
-    config = replace(small(max_grad_norm=1e-3), network=NetworkConfig(hidden=(8,), memory=memory, memory_size=4))
-    fragment = random_fragment()
-    if memory == "gru":
-        fragment = fragment._replace(memory=np.zeros((8, 4), np.float32))
-    _, state, _ = one_update(config, fragment)
+@pytest.mark.parametrize(("of", "expected"), [("all", {"both": 1e-3}), ("each", {"policy": 1e-3, "value": 1e-3})])
+def test_gradients_are_clipped_all_together_or_each_by_itself(of, expected):
+    _, state, _ = one_update(small(max_grad_norm=1e-3, grad_norm_of=of), random_fragment())
     # After one step Adam's first moments are a tenth of the gradient, whose norm was more than the limit.
     norms = {name: 10 * float(optax.tree.norm(moments.mu)) for name, moments in state.optimizer.items()}
-    expected = {"both": 1e-3} if memory == "gru" else {"policy": 1e-3, "value": 1e-3}
     assert norms == pytest.approx(expected, rel=1e-2)
 
 

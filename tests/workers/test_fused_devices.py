@@ -5,15 +5,17 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from podium.algorithms import ppo
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.errors import ConfigError
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
 from podium.launch.plan import make_plan
 from podium.workers.fused import Fused
 
-CONFIG = PPOConfig(fragment_length=16, minibatch_size=64, num_epochs=16)
+CONFIG = PPOConfig(fragment_length=16, minibatch_size=64, num_epochs=16, grad_norm_of="each")
 SMALL = Experiment(
     algorithm=CONFIG,
     env=EnvConfig("podium:Catch-v0", num_envs=16),
@@ -26,8 +28,13 @@ def test_small_minibatches_get_a_device_for_the_policy_and_one_for_the_value() -
     assert make_plan(SMALL).devices == 2
 
 
-def test_networks_that_share_something_get_one_device_for_small_minibatches() -> None:
-    assert make_plan(replace(SMALL, network=NetworkConfig(memory="gru"))).devices == 1
+def test_networks_that_share_something_cannot_be_clipped_each_by_itself() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm.grad_norm_of = 'each': policy and value share parameters here"):
+        make_plan(replace(SMALL, network=NetworkConfig(memory="gru")))
+
+
+def test_networks_that_are_clipped_together_get_one_device_for_small_minibatches() -> None:
+    assert make_plan(replace(SMALL, algorithm=replace(CONFIG, grad_norm_of="all"))).devices == 1
 
 
 def test_an_update_that_the_policy_can_stop_gets_one_device_for_small_minibatches() -> None:

@@ -58,6 +58,7 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     network = make_network(experiment, spec)
     ppo = PPO(config, experiment, spec, network)
     _check(config, experiment, spec, ppo.recurrent)
+    _check_parts(config, network)
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
         init=ppo.init,
@@ -75,7 +76,7 @@ def make_network(experiment: Experiment, spec: EnvSpec) -> Network:
 
 def trains_apart(config: PPOConfig, network: Network) -> bool:
     """Whether policy and value can be trained each on a device of its own: neither's update needs the other's."""
-    return network.separate and config.kl_stop is None
+    return network.separate and config.grad_norm_of == "each" and config.kl_stop is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,11 @@ class PPO:
     def recurrent(self) -> bool:
         return bool(jax.tree.leaves(jax.eval_shape(lambda: self.network.memory(1))))
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether policy and value are clipped each by its own norm."""
+        return self.network.separate and self.config.grad_norm_of == "each"
+
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
         log_std = jnp.full(spec.action.size, self.config.log_std) if isinstance(spec.action, Box) else None
         observations = statistics.init(spec.observation) if self.config.normalize_observations else None
@@ -105,11 +111,8 @@ class PPO:
         )
 
     def split(self, params: Params) -> dict[str, Tree]:
-        """The parameters that gradients change, in parts that are clipped and trained each by itself.
-
-        Policy and value where the network has them apart, else both as one.
-        """
-        if not self.network.separate:
+        """The parameters that gradients change, in parts that are clipped and trained each by itself."""
+        if not self.in_parts:
             return {"both": {"network": params.network, "log_std": params.log_std}}
         policy, value = params.network["policy"], params.network["value"]
         return {"policy": {"network": policy, "log_std": params.log_std}, "value": {"network": value}}
@@ -117,7 +120,7 @@ class PPO:
     def join(self, params: Params, parts: dict[str, Tree]) -> Params:
         """`params` with these parts in their places."""
         parts = self.split(params) | parts
-        if not self.network.separate:
+        if not self.in_parts:
             return params._replace(**parts["both"])
         network = {name: parts[name]["network"] for name in ("policy", "value")}
         return params._replace(network=network, log_std=parts["policy"]["log_std"])
@@ -305,6 +308,11 @@ METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 def _normalize(params: Params, obs: Tree) -> Tree:
     return obs if params.observations is None else statistics.normalize(params.observations, obs)
+
+
+def _check_parts(config: PPOConfig, network: Network) -> None:
+    if config.grad_norm_of == "each" and not network.separate:
+        raise ConfigError("algorithm.grad_norm_of = 'each': policy and value share parameters here; use all")
 
 
 def _check(config: PPOConfig, experiment: Experiment, spec: EnvSpec, recurrent: bool) -> None:

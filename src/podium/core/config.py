@@ -104,7 +104,7 @@ class TopologyConfig(Section):
     """How many versions collecting may run ahead of learning; 0 is synchronous and deterministic."""
     devices: int | None = None
     """Devices that a fused run shards its environments over. None: every accelerator, or as many cores as have
-    4,096 rows of a minibatch each, or two cores, one for the policy and one for the value."""
+    4,096 rows of a minibatch each, or two, one for policy and one for value (algorithm.grad_norm_of=each)."""
     dispatch: int | None = None
     """Iterations for each dispatch of a fused run; None: about 16,384 steps' worth."""
 
@@ -228,7 +228,10 @@ class PPOConfig(AlgorithmConfig):
     value_coef: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm."""
+    """Gradients are scaled down to this norm."""
+    grad_norm_of: Literal["all", "each"] = "all"
+    """Of which gradients: all together, or policy's and value's each by itself. each needs separate networks (vectors,
+    no memory), and lets two CPU cores train one network each where minibatches are small (fused)."""
     schedule: Literal["constant", "linear"] = "constant"
     """Learning rate over the run; linear falls to 0 at limits.total_steps."""
     normalize_advantages: bool = True
