@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from podium.protocol.schema import SenderId, Version
+from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.shm import ShmTransport, create_directory, futex, sweep
 from podium.protocol.streams import Received, StreamError
 from podium.protocol.testing.inference import REPLY, REQUEST, expect_answer, poll, request, serve
@@ -262,30 +261,19 @@ def test_what_a_killed_owner_left_is_swept_and_the_living_stay(tmp_path: Path, s
     assert not mine.path.exists()
 
 
-@contextmanager
-def small_filesystem(path: Path) -> Iterator[Path]:
-    """1 MB of memory as a filesystem."""
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", path], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small filesystem: {mounted.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", path], check=True)
-
-
-def test_a_full_filesystem_is_an_error_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    with small_filesystem(tmp_path / "small") as root, ShmTransport(create_directory("full", root)) as transport:
-        receiver = transport.sample_receiver(LARGE)
+def test_more_than_there_is_of_shared_memory_is_an_error_in_one_line_and_leaves_nothing() -> None:
+    room = os.statvfs("/dev/shm")
+    large = Schema((Field("large", (2 * room.f_blocks * room.f_frsize,), "uint8"),))
+    full = r"^no room in /dev/shm/podium-full-\d+: needs \d+\.\d MB, has \d+\.\d$"
+    with ShmTransport(create_directory(f"full-{os.getpid()}")) as transport:
+        receiver = transport.sample_receiver(large)
         before = {path.name for path in transport.directory.iterdir()}
-        full = r"^no room in .*/podium-full: needs \d+\.\d MB, has \d\.\d$"
         with pytest.raises(StreamError, match=full):
-            transport.sample_sender(receiver.endpoint, LARGE, SenderId(0, 0), 1)
+            transport.sample_sender(receiver.endpoint, large, SenderId(0, 0), 1)
         with pytest.raises(StreamError, match=full):
-            transport.parameter_publisher("main", LARGE)
-        server = transport.inference_server(LARGE, REPLY)
+            transport.parameter_publisher("main", large)
+        server = transport.inference_server(large, REPLY)
         with pytest.raises(StreamError, match=full):
-            transport.inference_client(server.endpoint, LARGE, REPLY, SenderId(0, 0), [1], 1.0)
+            transport.inference_client(server.endpoint, large, REPLY, SenderId(0, 0), [1], 1.0)
         server.close()
         assert {path.name for path in transport.directory.iterdir()} == before
