@@ -251,12 +251,13 @@ def test_with_memory_it_recalls_a_cue_and_without_it_cannot(memory):
         assert abs(last_return(rows)) < 0.5
 
 
-def test_a_large_kl_stops_the_update_early():
-    free = small(learning_rate=0.05, num_epochs=8, minibatch_size=8)
+@pytest.mark.parametrize(("of", "parts"), [("all", ["both"]), ("each", ["policy", "value"])])
+def test_a_large_kl_stops_the_update_early(of, parts):
+    free = small(learning_rate=0.05, num_epochs=8, minibatch_size=8, grad_norm_of=of)
     stopped = replace(free, algorithm=replace(free.algorithm, kl_stop=1e-6))
     start, after, _ = one_update(stopped, random_fragment())
     _, unstopped, _ = one_update(free, random_fragment())
-    for name in ("policy", "value"):
+    for name in parts:
         counts = [int(state.optimizer[name].count) for state in (start, after, unstopped)]
         assert counts == sorted(set(counts))
         assert (counts[0], counts[2]) == (0, 32)
