@@ -13,7 +13,8 @@ import numpy as np
 
 from podium.algorithms import ppo
 from podium.algorithms.algorithm import Algorithm
-from podium.core.config import Experiment, PPOConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
 from podium.core.types import ActInput, Tree
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from podium.algorithms.algorithm import Algorithm, Fragments
-from podium.core.config import AlgorithmConfig, Experiment
+from podium.core.algorithm_configs import AlgorithmConfig
+from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
 from podium.core.types import ActInput, Fragment, Tree
 from podium.networks import network as networks

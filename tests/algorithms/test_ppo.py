@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from podium.algorithms import ppo
-from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box, Discrete, EnvSpec
 from podium.core.types import Fragment

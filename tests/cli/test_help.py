@@ -65,7 +65,7 @@ def test_help_of_ones_own_algorithm_lists_its_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_help_module.py").write_text(
-        "from dataclasses import dataclass\nfrom podium.core.config import AlgorithmConfig\n"
+        "from dataclasses import dataclass\nfrom podium.core.algorithm_configs import AlgorithmConfig\n"
         "@dataclass(frozen=True)\nclass Mine(AlgorithmConfig):\n    '''Mine.'''\n"
         "    baseline: float = 0.5\n    '''Subtracted from returns.'''\n"
         "def algorithm(config: Mine, experiment, spec): ...\n"

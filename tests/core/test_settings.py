@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from podium.core.config import AlgorithmConfig
+from podium.core.algorithm_configs import AlgorithmConfig
 from podium.core.errors import ConfigError
 from podium.core.fields import config_class, list_fields
 from podium.core.foreign_names import FOREIGN_NAMES
@@ -13,7 +13,8 @@ from podium.core.settings import resolve
 
 OWN = '''
 from dataclasses import dataclass
-from podium.core.config import AlgorithmConfig, Experiment
+from podium.core.algorithm_configs import AlgorithmConfig
+from podium.core.config import Experiment
 
 @dataclass(frozen=True)
 class MyConfig(AlgorithmConfig):

@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from podium.core.config import CheckpointConfig, EnvConfig, Experiment, PPOConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import CheckpointConfig, EnvConfig, Experiment
 from podium.core.errors import ConfigError
 from podium.core.fields import list_fields
 from podium.core.settings import build_experiment, read_experiment, resolve

@@ -12,7 +12,8 @@ import pytest
 import podium
 from launch.commands import tiny
 from podium.core import settings
-from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, TopologyConfig
 from podium.core.specs import Box, Discrete, MultiDiscrete
 from podium.launch import calibration
 from podium.launch.placement import Cost, Costs, choose, slots_for

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch.plan import draw, make_plan
 

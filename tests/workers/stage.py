@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from podium.algorithms import ppo
-from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig
 from podium.core.types import ActInput, Tree
 from podium.envs import registry
 from podium.envs.gymnasium import GymnasiumEnv
@@ -115,7 +116,7 @@ class Stage:
             self.policy,
             self.sender,
             self.layouts,
-            self.algorithm.experience,
+            self.algorithm.rollouts,
             KEY,
             self.ledger,
             staleness,

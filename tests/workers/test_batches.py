@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from podium.algorithms import registry as algorithms
-from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.envs import registry as envs
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version

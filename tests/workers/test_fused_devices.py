@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from podium.algorithms import ppo
-from podium.core.config import EnvConfig, Experiment, NetworkConfig, PPOConfig, TopologyConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from podium.core.types import Fragment, Tree
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,82 @@ class Fragments:
     length: int
     discount: float = 0.99
 
+    def exploration(self, env_ids: Any, num_envs: int) -> Any:
+        """`ActInput.exploration` of these environments."""
+        return 0.0 * env_ids + 1.0
 
-Experience = Fragments
+
+@dataclass(frozen=True)
+class Replay:
+    """Off-policy experience: fragments go into a buffer, and updates are made of rows drawn from it.
+
+    An update eats `Drawn`: rows are `Transitions` [batch_size], or whole sequences, a Fragment [length, batch_size],
+    if `sequences` is set. Its feedback is a new priority for each row, where `priority_exponent` is not 0.
+    """
+
+    length: int
+    discount: float
+    batch_size: int
+    capacity: int  # env steps that are kept
+    starts: int  # env steps before the first update
+    ratio: float  # updates for each env step
+    n_step: int = 1
+    sequences: bool = False
+    priority_exponent: float = 0.0
+    priority_correction: float = 0.4
+    spread: float = 1.0  # the last environment's exploration as a part of the first one's
+
+    def exploration(self, env_ids: Any, num_envs: int) -> Any:
+        """`ActInput.exploration` of these environments: from 1 to `spread` by equal factors (Horgan et al., 2018).
+
+        >>> Replay(8, 0.99, 1, 100, 0, 1, spread=0.01).exploration(np.arange(3), num_envs=3).round(3).tolist()
+        [1.0, 0.1, 0.01]
+        """
+        return self.spread ** (env_ids / max(1, num_envs - 1))
+
+
+@dataclass(frozen=True)
+class Members:
+    """Experience of a population: an update eats the returns of `population` members, each played with parameters
+    of its own.
+
+    `perturb(params, noise, sign)` gives a member's parameters from the published ones, `size` numbers of the noise
+    table and a sign: vmapped over members by whoever plays them.
+    """
+
+    population: int
+    episode_limit: int
+    size: int
+    table: int
+    perturb: Callable
+
+
+Rollouts = Fragments | Replay
+"""Experience that actors send as fragments."""
+Experience = Rollouts | Members
+
+
+class Transitions(NamedTuple):
+    """Steps drawn from a replay buffer, each with the `steps` (at most n) that follow from it in its episode.
+
+    A target is sum_i gamma^i rewards[i] + gamma^steps * value(next_obs), the last term only where not terminated.
+    """
+
+    obs: Tree  # [b, ...]
+    mask: Any  # bool[b, n] or None
+    action: Any  # [b, ...]
+    rewards: Any  # float32[b, n_step], 0 beyond `steps`
+    steps: Any  # int32[b], from 1 to n_step
+    terminated: Any  # bool[b]: nothing comes after
+    next_obs: Tree  # [b, ...]: after `steps` steps
+    next_mask: Any
+
+
+class Drawn(NamedTuple):
+    """What a replay buffer gives for an update."""
+
+    rows: Transitions | Fragment
+    weight: Any  # float32[b]: corrects for priorities, at most 1; 0 for rows that must be left out
 
 
 class Algorithm(NamedTuple):
@@ -30,6 +106,7 @@ class Algorithm(NamedTuple):
         ...                                                        # T times, into a Fragment
         state, metrics, feedback = algorithm.update(state, batch, key, axis)
 
+    What a batch is depends on `experience`: a Fragment, `Drawn` from a replay buffer, or the members of a population.
     `hyper` is a dict of scalars that are traced, so that changing one compiles nothing.
     `axis` names the mapped axis when rows are sharded over devices: gradients and statistics are
     then reduced over it.
@@ -41,3 +118,9 @@ class Algorithm(NamedTuple):
     memory: Callable  # (params, B) -> memory at an episode's start; () if there is none
     act: Callable  # (params, memory, ActInput, greedy) -> (action, extras, memory)
     update: Callable  # (TrainState, batch, key, axis=None) -> (TrainState, metrics, feedback)
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """The experience of an algorithm that eats fragments, or rows of them."""
+        assert not isinstance(self.experience, Members), "members are played to the end of their episodes"
+        return self.experience

@@ -15,7 +15,8 @@ from podium.algorithms import collectives, minibatches
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import ROWS_PER_CORE, add_up
 from podium.algorithms.steps import Steps, explained_variance, to_items, to_rows, weigh
-from podium.core.config import Experiment, PPOConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import Box, EnvSpec
 from podium.core.types import ActInput, Fragment, Tree

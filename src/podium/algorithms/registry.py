@@ -3,7 +3,8 @@
 import importlib
 
 from podium.algorithms.algorithm import Algorithm
-from podium.core.config import ALGORITHMS, Experiment
+from podium.core.algorithm_configs import ALGORITHMS
+from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import load_path
 from podium.core.specs import EnvSpec

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
 
-from podium.core.config import PPOConfig
+from podium.core.algorithm_configs import PPOConfig
 from podium.core.errors import ConfigError
 from podium.core.fields import list_fields
 from podium.core.foreign_names import FOREIGN_NAMES

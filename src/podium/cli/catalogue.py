@@ -7,7 +7,7 @@ from tyro.conf import Positional
 
 from podium.cli.arguments import Command, flag
 from podium.cli.tables import print_table
-from podium.core.config import ALGORITHMS
+from podium.core.algorithm_configs import ALGORITHMS
 from podium.core.presets import list_presets, load_preset
 from podium.core.values import format_value
 

@@ -6,24 +6,14 @@ Auto is None: the key is then left out of TOML, and the run decides and prints w
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+from podium.core.algorithm_configs import AlgorithmConfig, PPOConfig
 from podium.core.errors import ConfigError
+from podium.core.section import Section
 
 FORMAT = 1
 """Version of the configuration's shape; a TOML file of another one is refused."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the tree that knows its own name, so that errors can say `env.num_envs`."""
-
-    SECTION: ClassVar[str]
-
-    def require(self, name: str, holds: bool, right: str) -> None:
-        """Raise ConfigError naming the field, its value and what would be right, unless it holds."""
-        if not holds:
-            raise ConfigError(f"{self.SECTION}.{name} = {getattr(self, name)!r}: must be {right}")
 
 
 @dataclass(frozen=True)
@@ -173,91 +163,6 @@ class EvaluationConfig(Section):
 
 
 @dataclass(frozen=True)
-class AlgorithmConfig(Section):
-    """What every algorithm has. One of your own extends it: `class MyConfig(AlgorithmConfig)`."""
-
-    SECTION = "algorithm"
-    HYPER: ClassVar[tuple[str, ...]] = ("learning_rate", "gamma")
-    """Fields that are traced, so that changing them compiles nothing."""
-
-    name: str = ""
-    """Its registered name or Python path."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    gamma: float = 0.99
-    """Discount."""
-    fragment_length: int = 128
-    """Steps of each environment between two updates (T)."""
-
-    def __post_init__(self) -> None:
-        self.require("learning_rate", self.learning_rate >= 0, "at least 0")
-        self.require("gamma", 0 <= self.gamma <= 1, "between 0 and 1")
-        self.require("fragment_length", self.fragment_length >= 1, "at least 1")
-
-    def hyper(self) -> dict[str, float]:
-        """The traced hyper-parameters by name."""
-        return {name: float(getattr(self, name)) for name in self.HYPER}
-
-
-@dataclass(frozen=True)
-class PPOConfig(AlgorithmConfig):
-    """Proximal policy optimisation (Schulman et al., 2017)."""
-
-    HYPER = ("learning_rate", "gamma", "gae_lambda", "clip", "entropy_coef", "value_coef", "max_grad_norm")
-
-    name: str = "ppo"
-    """Its registered name."""
-    num_epochs: int = 10
-    """Passes over each fragment."""
-    minibatch_size: int = 256
-    """Steps in a gradient step; for a recurrent network, whole sequences that add up to it."""
-    gae_lambda: float = 0.95
-    """Between one-step (0) and Monte-Carlo (1) advantages."""
-    objective: Literal["clip", "adaptive_kl"] = "clip"
-    """Clip the probability ratio, or penalise the KL divergence with a coefficient that adapts."""
-    clip: float = 0.2
-    """Range of the probability ratio around 1."""
-    value_clip: float | None = None
-    """Range of a value's change in one update; None: not clipped."""
-    kl_target: float = 0.01
-    """What adaptive_kl steers the KL divergence towards."""
-    kl_stop: float | None = None
-    """Skip the rest of an update once the KL divergence is beyond it; None: never."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this norm."""
-    grad_norm_of: Literal["all", "each"] = "all"
-    """Of which gradients: all together, or policy's and value's each by itself. each needs separate networks (vectors,
-    no memory), and lets two CPU cores train one network each where minibatches are small (fused)."""
-    schedule: Literal["constant", "linear"] = "constant"
-    """Learning rate over the run; linear falls to 0 at limits.total_steps."""
-    normalize_advantages: bool = True
-    """Subtract mean and divide by standard deviation in each minibatch."""
-    normalize_observations: bool = False
-    """By running mean and variance; frozen in evaluation."""
-    normalize_rewards: bool = False
-    """By the running standard deviation of the discounted return."""
-    squash: bool = False
-    """Continuous actions through tanh to their bounds; else a Gaussian, clipped to them."""
-    log_std: float = 0.0
-    """Initial log standard deviation of continuous actions."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("num_epochs", self.num_epochs >= 1, "at least 1")
-        self.require("minibatch_size", self.minibatch_size >= 1, "at least 1")
-        self.require("gae_lambda", 0 <= self.gae_lambda <= 1, "between 0 and 1")
-        self.require("clip", self.clip > 0, "more than 0")
-        self.require("value_clip", self.value_clip is None or self.value_clip > 0, "more than 0")
-        self.require("kl_target", self.kl_target > 0, "more than 0")
-        self.require("kl_stop", self.kl_stop is None or self.kl_stop > 0, "more than 0")
-        self.require("max_grad_norm", self.max_grad_norm > 0, "more than 0")
-
-
-@dataclass(frozen=True)
 class Experiment:
     """One experiment, complete: what `podium train` runs and `experiment.toml` holds."""
 
@@ -279,7 +184,3 @@ class Experiment:
     def steps_per_update(self) -> int:
         """Rows that one update eats: T x B, reset rows included."""
         return self.algorithm.fragment_length * self.env.num_envs
-
-
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig}
-"""Built-in algorithms by name. One of a user's own is named by its Python path."""

@@ -9,9 +9,11 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from podium.core.config import ALGORITHMS, AlgorithmConfig, Experiment, Section
+from podium.core.algorithm_configs import ALGORITHMS, AlgorithmConfig
+from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
+from podium.core.section import Section
 
 
 @dataclasses.dataclass(frozen=True)

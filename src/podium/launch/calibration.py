@@ -89,7 +89,7 @@ def measure(plan: Plan) -> Costs:
 
 def _update(plan: Plan, act: Cost) -> Cost:
     """An update's share of one round; one that would take seconds is estimated from choosing actions, `act`."""
-    length = plan.algorithm.experience.length
+    length = plan.algorithm.rollouts.length
     passes = GRADIENT * getattr(plan.experiment.algorithm, "num_epochs", 1)
     if passes * act.wall_s * length > LONG_UPDATE_S:
         return Cost(passes * act.wall_s, passes * act.core_s)

@@ -43,12 +43,15 @@ def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnatio
     """
     entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
     seeds = np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
+    num_envs = plan.experiment.env.num_envs
+    exploration = plan.algorithm.rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
     share, slots = plan.slots // plan.actors, []
     with ExitStack() as stack:
         for number in range(actor * share, (actor + 1) * share):
-            env = plan.env.make_host(seeds[number * plan.rows : (number + 1) * plan.rows])
+            rows = slice(number * plan.rows, (number + 1) * plan.rows)
+            env = plan.env.make_host(seeds[rows])
             stack.callback(env.close)
-            slots.append(Slot(number, env, layouts, update))
+            slots.append(Slot(number, env, layouts, update, exploration[rows]))
         stack.pop_all()
     return slots
 
@@ -72,7 +75,7 @@ def make_actor(
     """An actor that draws its noise as the plan says."""
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
     staleness = plan.experiment.topology.staleness
-    return Actor(slots, policy, sender, layouts, plan.algorithm.experience, key, ledger, staleness, beat, follow)
+    return Actor(slots, policy, sender, layouts, plan.algorithm.rollouts, key, ledger, staleness, beat, follow)
 
 
 class Crew:

@@ -13,7 +13,8 @@ from podium.algorithms.algorithm import Algorithm
 from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.config import Experiment, PPOConfig, TopologyConfig
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.envs import registry as envs

@@ -9,8 +9,9 @@ from types import FrameType
 
 import jax
 
+from podium.algorithms import learning
 from podium.core.errors import EnvError
-from podium.core.types import Tree
+from podium.core.types import Fragment, Tree
 from podium.envs.jax_wrappers import vectorize
 from podium.launch.crew import Crew
 from podium.launch.plan import Plan
@@ -30,14 +31,21 @@ Figures = Callable[[], Mapping[str, float]]
 
 
 def initial_state(plan: Plan) -> Tree:
-    """What the first checkpoint would hold: `train`, and in fused mode the rows and the update too.
+    """What the first checkpoint would hold: `train` and `store`, and in fused mode the rows and the update too.
 
     Trace it with jax.eval_shape for a template to restore into.
     """
     if plan.mode == "fused":
         return _fused(plan).init()._asdict()
     key, _, _ = jax.random.split(run_key(plan.experiment.seed), 3)
-    return {"train": plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())}
+    train = plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())
+    return {"train": train, "store": learning.init(plan.algorithm, _example(plan))}
+
+
+def _example(plan: Plan) -> Fragment:
+    """Shapes of what the learner eats at once."""
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.experiment.env.num_envs)
+    return layouts.record.tree(layouts.record.schema.fields).fragment
 
 
 def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
@@ -102,8 +110,10 @@ def make_learner(
     """The learner of a plan, from a training state on."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
     staleness = plan.experiment.topology.staleness
-    train = jax.device_put(state["train"])
-    return Learner(plan.algorithm, layouts, train, key, version, receiver, publisher, books, plan.slots, staleness)
+    train, store = jax.device_put((state["train"], state["store"]))
+    return Learner(
+        plan.algorithm, layouts, train, store, key, version, receiver, publisher, books, plan.slots, staleness
+    )
 
 
 def learn(learner: Learner, recorder: Recorder, check: Callable[[], None], figures: Figures = lambda: {}) -> None:
@@ -126,7 +136,7 @@ def learn(learner: Learner, recorder: Recorder, check: Callable[[], None], figur
         if learned is None and not recorder.end_if_interrupted():
             continue
         if recorder.checkpoint_due() or recorder.ended is not None:
-            recorder.save({"train": learner.state})
+            recorder.save({"train": learner.state, "store": learner.store})
 
 
 @contextmanager

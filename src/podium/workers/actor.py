@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Experience
+from podium.algorithms.algorithm import Rollouts
 from podium.ops.keys import row_keys
 from podium.protocol.streams import Buffer, FragmentHeader, SampleSender
 from podium.runs.books import ActorLedger
@@ -41,7 +41,7 @@ POLICY = "main"
 class Actor:
     """Fills fragments from host environments, in a thread or in a process of its own.
 
-    actor = Actor([Slot(0, env, layouts)], policy, sender, layouts, algorithm.experience, key, ledger, staleness=1)
+    actor = Actor([Slot(0, env, layouts)], policy, sender, layouts, algorithm.rollouts, key, ledger, staleness=1)
     actor.warm_up()
     actor.run(stop)
 
@@ -55,7 +55,7 @@ class Actor:
         policy: Policy,
         sender: SampleSender,
         layouts: Layouts,
-        experience: Experience,
+        experience: Rollouts,
         key: jax.Array,
         ledger: ActorLedger,
         staleness: int,

@@ -37,10 +37,18 @@ class Assembler:
     batch = assembler.next(timeout=0.2)        # for update 0, then for update 1, ...
 
     Fragments are copied once, into arrays that are the learner's own; a single slot's are trained on where they lie.
+    With `welcome_old`, which replay sets, nothing is too old.
     """
 
     def __init__(
-        self, receiver: SampleReceiver, books: Books, layouts: Layouts, slots: int, staleness: int, first: Version
+        self,
+        receiver: SampleReceiver,
+        books: Books,
+        layouts: Layouts,
+        slots: int,
+        staleness: int,
+        first: Version,
+        welcome_old: bool = False,
     ) -> None:
         self.receiver = receiver
         self.incarnation, self._update = first
@@ -48,6 +56,7 @@ class Assembler:
         self._layouts = layouts
         self._slots = slots
         self._staleness = staleness
+        self._welcome_old = welcome_old
         self._parts: dict[int, Received] = {}
         self._bookings: dict[int, Booking] = {}
         # One batch is trained on while the next one is put together.
@@ -82,10 +91,12 @@ class Assembler:
             return
         place = header.slot if self._staleness == 0 else len(self._parts)
         old = record.fragment.valid & (self._update - record.fragment.version > self._staleness)
+        outlived = header.version.incarnation < self.incarnation  # of a learner that died
+        if self._welcome_old:
+            old, outlived = np.zeros_like(old), False
         booking = booking._replace(stale=int(np.count_nonzero(old)))
-        # Of a learner that died; or of a slot that has been taken, by an actor that was started again.
-        outlived = header.version.incarnation < self.incarnation or place in self._parts
-        if outlived or 0 < steps == booking.stale:
+        # A slot may have been taken, by an actor that was started again.
+        if outlived or place in self._parts or 0 < steps == booking.stale:
             self._books.stale([booking])
             received.release()
             return

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from podium.algorithms import learning
 from podium.algorithms.algorithm import Algorithm
 from podium.core.config import Experiment
 from podium.core.types import Tree
@@ -29,6 +30,7 @@ class FusedState(NamedTuple):
     train: Tree
     rows: rollout.Rows
     update: jax.Array
+    store: Tree  # experience that is kept between updates; of each device its own, [devices, ...]
 
 
 class Dispatched(NamedTuple):
@@ -72,7 +74,7 @@ class Fused:
             train = self._algorithm.init(init_key, self._env.spec, self._experiment.algorithm.hyper())
             params = self._algorithm.params(train)
             rows = rollout.start(self._algorithm, self._env, params, env_key, self._experiment.env.num_envs)
-            return FusedState(train, rows, jnp.zeros((), jnp.int32))
+            return FusedState(train, rows, jnp.zeros((), jnp.int32), self._empty_store(train, rows))
 
         return jax.jit(build)(self._key)
 
@@ -82,7 +84,16 @@ class Fused:
             return state
         rows = NamedSharding(self._mesh, PartitionSpec(AXIS))
         same = NamedSharding(self._mesh, PartitionSpec())
-        return FusedState(*(jax.device_put(part, rows if part is state.rows else same) for part in state))
+        spread = {"rows": rows, "store": rows}
+        return FusedState(**{name: jax.device_put(x, spread.get(name, same)) for name, x in state._asdict().items()})
+
+    def _empty_store(self, train: Tree, rows: rollout.Rows) -> Tree:
+        """One for each device's share of the rows."""
+        devices = len(self._devices)
+        share = jax.tree.map(lambda x: x[: len(x) // devices], rows)
+        shapes = jax.eval_shape(lambda: self._collect(train, share, self._key, jnp.int32(0))[1])
+        store = learning.init(self._algorithm, shapes)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *x.shape)), store)
 
     def warm_up(self, state: FusedState) -> None:
         """Compile, with a budget of nothing: the state is only copied."""
@@ -96,7 +107,11 @@ class Fused:
             over = dispatched.episodes.over[i]
             returns, lengths = dispatched.episodes.returns[i][over], dispatched.episodes.lengths[i][over]
             metrics = {name: float(values[i]) for name, values in dispatched.metrics.items()}
-            yield int(dispatched.valid[i]), metrics, list(zip(returns.tolist(), lengths.tolist(), strict=True))
+            yield (
+                int(dispatched.valid[i]),
+                learning.reported(metrics),
+                list(zip(returns.tolist(), lengths.tolist(), strict=True)),
+            )
 
     def _compile(self) -> Callable:
         sharded = len(self._devices) > 1
@@ -104,17 +119,27 @@ class Fused:
         axis = AXIS if sharded else None
 
         def dispatch(state: FusedState, key: jax.Array, budget: jax.Array) -> tuple[FusedState, Dispatched]:
-            def iteration(carry: tuple, _: None) -> tuple:
-                return jax.lax.cond(carry[1] > 0, lambda c: self._iterate(c, key, axis), self._skip(key, axis), carry)
+            def more(carry: tuple) -> jax.Array:
+                count, _, budget, _ = carry
+                return (count < iterations) & (budget > 0)
 
-            (state, _), dispatched = jax.lax.scan(iteration, (state, budget), length=iterations)
-            return state, dispatched
+            def iterate(carry: tuple) -> tuple:
+                count, state, budget, reports = carry
+                state, report = self._iterate(state, key, axis)
+                reports = jax.tree.map(lambda xs, x: xs.at[count].set(x), reports, report)
+                return count + 1, state, budget - report.valid, reports
+
+            # A loop that ends early, not a scan with a condition in it: that would copy a replay buffer each time.
+            shapes = jax.eval_shape(lambda: self._iterate(state, key, axis)[1])
+            reports = jax.tree.map(lambda s: jnp.zeros((iterations, *s.shape), s.dtype), shapes)
+            _, state, _, reports = jax.lax.while_loop(more, iterate, (jnp.int32(0), state, budget, reports))
+            return state, reports
 
         if sharded:
             rows: Any = PartitionSpec(AXIS)
             same: Any = PartitionSpec()
             episodes: Any = PartitionSpec(None, None, AXIS)
-            state_spec = FusedState(same, rows, same)
+            state_spec = FusedState(train=same, rows=rows, update=same, store=rows)
             out_spec = Dispatched(same, same, same, episodes)
             # Gradients are reduced by hand, as the algorithm's contract says: no tracking of what varies.
             dispatch = jax.shard_map(
@@ -127,23 +152,19 @@ class Fused:
         compiled = jax.jit(dispatch, donate_argnums=0)
         return lambda state, budget: compiled(state, self._key, np.int32(min(budget, 2**31 - 1)))
 
-    def _iterate(self, carry: tuple, key: jax.Array, axis: str | None) -> tuple:
-        """Collect a fragment, update, and take its valid steps off the budget."""
-        state, budget = carry
+    def _iterate(self, state: FusedState, key: jax.Array, axis: str | None) -> tuple[FusedState, Dispatched]:
+        """Collect a fragment, and learn from it."""
         _, _, key = jax.random.split(key, 3)
         act_key, learn_key = jax.random.split(key)
-        algorithm, params = self._algorithm, self._algorithm.params(state.train)
-        rows, fragment, episodes = rollout.collect(algorithm, self._env, params, state.rows, act_key, state.update)
+        rows, fragment, episodes = self._collect(state.train, state.rows, act_key, state.update)
         learn_key = jax.random.fold_in(learn_key, state.update)
-        train, metrics, _ = algorithm.update(state.train, fragment, learn_key, axis)
+        store = jax.tree.map(lambda x: x[0], state.store)  # of this device
+        train, store, metrics = learning.learn(self._algorithm, state.train, store, fragment, learn_key, axis)
         valid = jnp.sum(fragment.valid, dtype=jnp.int32)
         valid = valid if axis is None else jax.lax.psum(valid, axis)
-        after = FusedState(train, rows, state.update + 1)
-        return (after, budget - valid), Dispatched(jnp.ones((), bool), valid, metrics, episodes)
+        after = FusedState(train, rows, state.update + 1, jax.tree.map(lambda x: x[None], store))
+        return after, Dispatched(jnp.ones((), bool), valid, metrics, episodes)
 
-    def _skip(self, key: jax.Array, axis: str | None) -> Callable:
-        def skip(carry: tuple) -> tuple:
-            _, shapes = jax.eval_shape(lambda c: self._iterate(c, key, axis), carry)
-            return carry, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-
-        return skip
+    def _collect(self, train: Tree, rows: rollout.Rows, key: jax.Array, update: jax.Array) -> tuple:
+        params, num_envs = self._algorithm.params(train), self._experiment.env.num_envs
+        return rollout.collect(self._algorithm, self._env, params, rows, key, update, num_envs)

@@ -87,7 +87,7 @@ def rows_axis(field: Field) -> int:
 
 def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> Layouts:
     """Traces the algorithm; computes nothing."""
-    length = algorithm.experience.length
+    length = algorithm.rollouts.length
     params, memory, action, extras = _shapes(algorithm, spec, experiment, rows)
     request = Request(
         obs=_observation(spec.observation, ()),

@@ -8,9 +8,11 @@ import time
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Algorithm
+from podium.algorithms import learning
+from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.core.types import Tree
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, SampleReceiver
@@ -32,8 +34,9 @@ class Learned(NamedTuple):
 class Learner:
     """Learns from whoever sends fragments.
 
-    with Learner(algorithm, layouts, state, key, version, receiver, publisher, books, slots, staleness) as learner:
-        learned = learner.step(timeout=1.0)       # None: no batch yet
+    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, books, slots, staleness)
+    with worker:
+        learned = worker.step(timeout=1.0)       # None: no batch yet
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Learner:
         algorithm: Algorithm,
         layouts: Layouts,
         state: Tree,
+        store: Tree,
         key: jax.Array,
         version: Version,
         receiver: SampleReceiver,
@@ -50,6 +54,7 @@ class Learner:
         staleness: int,
     ) -> None:
         self.state = state
+        self.store = store
         self.version = version
         self.waited_s = 0.0
         self._updates = 0
@@ -58,15 +63,21 @@ class Learner:
         self._layouts = layouts
         self._publisher = publisher
         self._books = books
+        # The store is changed in place: a replay buffer may be most of the memory there is.
         self._learn = jax.jit(
-            lambda state, batch, update: algorithm.update(state, batch, jax.random.fold_in(key, update))
+            lambda state, store, batch, update: learning.learn(
+                algorithm, state, store, batch, jax.random.fold_in(key, update)
+            ),
+            donate_argnums=1,
         )
-        self._assembler = Assembler(receiver, books, layouts, slots, staleness, version)
+        welcome_old = not isinstance(algorithm.experience, Fragments)
+        self._assembler = Assembler(receiver, books, layouts, slots, staleness, version, welcome_old)
         self._prefetch = Prefetch(self._assembler)
 
     def warm_up(self) -> None:
         """Compile the update; nothing is learned."""
-        jax.block_until_ready(self._learn(self.state, self._assembler.example(), self.version.update))
+        store = jax.tree.map(jnp.copy, self.store)
+        jax.block_until_ready(self._learn(self.state, store, self._assembler.example(), self.version.update))
 
     def __enter__(self) -> "Learner":
         self._prefetch.__enter__()
@@ -101,15 +112,16 @@ class Learner:
         self.waited_s += time.monotonic() - began
         if batch is None:
             return None
-        learned = self._learn(self.state, batch.fragment, self.version.update)
-        self.state, metrics, _ = jax.block_until_ready(learned)
+        learned = self._learn(self.state, self.store, batch.fragment, self.version.update)
+        self.state, self.store, metrics = jax.block_until_ready(learned)
         self.version = Version(self.version.incarnation, self.version.update + 1)
         self._books.trained(batch.bookings)
         self.publish()
         for release in batch.releases:
             release()
         self._updates += 1
-        self._ages += np.bincount(batch.ages, minlength=len(self._ages))
+        self._ages += np.bincount(np.clip(batch.ages, 0, len(self._ages) - 1), minlength=len(self._ages))
+        metrics = learning.reported(metrics)
         mean = float(batch.ages.mean()) if batch.steps else 0.0  # none, if every environment was being reset
         return Learned(metrics, batch.steps, batch.episodes, mean, int(batch.ages.max(initial=0)))
 

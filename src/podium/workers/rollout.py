@@ -49,16 +49,23 @@ def start(algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, key: jax.Array
 
 
 def collect(
-    algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, rows: Rows, key: jax.Array, update: jax.Array
+    algorithm: Algorithm,
+    env: BatchedJaxEnv,
+    params: Tree,
+    rows: Rows,
+    key: jax.Array,
+    update: jax.Array,
+    num_envs: int,
 ) -> tuple[Rows, Fragment, Episodes]:
-    """T steps of every row with one version of the parameters."""
-    length, discount = algorithm.experience.length, algorithm.experience.discount
+    """T steps of every row, of `num_envs` in the run, with one version of the parameters."""
+    experience = algorithm.rollouts
+    length, discount = experience.length, experience.discount
     # All keys of the fragment at once: threefry in the scan would cost more than the policy.
     steps = 1 + update * length + jnp.arange(length)
     act_key, env_key = jax.random.split(key)
     act_keys = jax.vmap(lambda step: row_keys(act_key, rows.env_id, step))(steps)
     env_keys = jax.vmap(lambda step: row_keys(env_key, rows.env_id, step))(steps)
-    exploration = jnp.ones(rows.first.shape)
+    exploration = experience.exploration(rows.env_id, num_envs)
 
     def advance(rows: Rows, keys: tuple[jax.Array, jax.Array]) -> tuple[Rows, tuple]:
         act_key, env_key = keys

@@ -37,7 +37,9 @@ class Slot:
         slot.receive(discount)
     """
 
-    def __init__(self, number: int, env: HostEnv, layouts: Layouts, fragment: int = 0) -> None:
+    def __init__(
+        self, number: int, env: HostEnv, layouts: Layouts, fragment: int = 0, exploration: np.ndarray | None = None
+    ) -> None:
         rows = env.num_envs
         self.number = number
         self.env = env
@@ -52,7 +54,7 @@ class Slot:
         # Zeros will do: every row starts an episode, where act forgets what it is given.
         self.memory = jax.tree.map(lambda f: np.zeros((rows, *f.shape), f.dtype), _memory_fields(layouts))
         self._keys = np.zeros((1, rows, 2), np.uint32)  # of all actions of the open fragment
-        self._exploration = np.ones(rows, np.float32)
+        self._exploration = np.ones(rows, np.float32) if exploration is None else exploration
         self._discounted = np.zeros(rows, np.float32)
         self._first = np.ones(rows, bool)
         self._over = np.zeros(rows, bool)

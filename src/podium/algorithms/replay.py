@@ -1,0 +1,163 @@
+"""The replay buffer: fragments of the past in a ring of arrays, and rows drawn from them. Pure functions.
+
+    buffer = replay.init(experience, fragment)           # a fragment of the shape to come
+    buffer = replay.add(experience, buffer, fragment)
+    drawn, index = replay.draw(experience, buffer, key, batch_size)
+    buffer = replay.reprioritize(experience, buffer, index, priorities)
+
+A fragment holds its own last observation, so that nothing is lost when another one of its environments never came.
+In the learner's process the buffer is part of what a dispatch changes; a replay worker jits the same functions.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podium.algorithms.algorithm import Drawn, Replay, Transitions
+from podium.core.errors import ConfigError
+from podium.core.types import Fragment, Tree
+from podium.ops import sum_tree
+
+SMALL = 1e-6
+"""Added to priorities, so that nothing is never drawn again."""
+
+
+class Buffer(NamedTuple):
+    """N fragments [N, T, B, ...], of which so many are `filled`, and where the next one goes."""
+
+    fragments: Fragment
+    filled: jax.Array
+    position: jax.Array
+    steps: jax.Array  # valid steps added since the start
+    tree: Any  # of the priorities of rows, or None where all are drawn alike
+    top: jax.Array  # the greatest priority so far: that of what is new
+
+
+def num_fragments(experience: Replay, rows: int) -> int:
+    """How many fragments of so many rows the buffer holds.
+
+    >>> num_fragments(Replay(length=8, discount=0.99, batch_size=1, capacity=100, starts=0, ratio=1), rows=4)
+    3
+    """
+    size = experience.capacity // (experience.length * rows)
+    if size < 1:
+        raise ConfigError(
+            f"algorithm.buffer_size = {experience.capacity}: must hold at least one fragment of "
+            f"{experience.length} steps x {rows} environments"
+        )
+    return size
+
+
+def init(experience: Replay, fragment: Fragment) -> Buffer:
+    """An empty buffer for fragments like this one (its shapes and dtypes are looked at only)."""
+    kept = _keep(experience, fragment)
+    rows = fragment.valid.shape[1]
+    size = num_fragments(experience, rows)
+    fragments = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), kept)
+    leaves = size * rows * (1 if experience.sequences else experience.length)
+    tree = sum_tree.init(leaves) if experience.priority_exponent else None
+    zero = jnp.zeros((), jnp.int32)
+    return Buffer(fragments, zero, zero, zero, tree, jnp.ones(()))
+
+
+def add(experience: Replay, buffer: Buffer, fragment: Fragment) -> Buffer:
+    """The fragment in the place of the oldest one, or of none."""
+    kept = _keep(experience, fragment)
+    fragments = jax.tree.map(
+        lambda into, x: jax.lax.dynamic_update_index_in_dim(into, x.astype(into.dtype), buffer.position, 0),
+        buffer.fragments,
+        kept,
+    )
+    size = buffer.fragments.valid.shape[0]
+    tree = buffer.tree
+    if tree is not None:
+        valid = jnp.any(fragment.valid, axis=0) if experience.sequences else fragment.valid
+        leaves = buffer.position * valid.size + jnp.arange(valid.size)
+        tree = sum_tree.put(tree, leaves, jnp.where(valid.ravel(), buffer.top, 0.0))
+    return buffer._replace(
+        fragments=fragments,
+        filled=jnp.minimum(buffer.filled + 1, size),
+        position=(buffer.position + 1) % size,
+        steps=buffer.steps + jnp.sum(fragment.valid, dtype=jnp.int32),
+        tree=tree,
+    )
+
+
+def draw(experience: Replay, buffer: Buffer, key: jax.Array, batch: int) -> tuple[Drawn, jax.Array]:
+    """Rows with their weights, and their places for `reprioritize`. The buffer must hold a fragment."""
+    _, length, rows = buffer.fragments.valid.shape
+    per_fragment = rows * (1 if experience.sequences else length)
+    if buffer.tree is None:
+        index = jax.random.randint(key, (batch,), 0, buffer.filled * per_fragment)
+        weight = jnp.ones(batch)
+    else:
+        # One of each of `batch` equal parts of the total: fewer repetitions than independent draws.
+        points = (jnp.arange(batch) + jax.random.uniform(key, (batch,))) / batch
+        index = sum_tree.draw(buffer.tree, points)
+        share = sum_tree.weights(buffer.tree, index) / sum_tree.total(buffer.tree)
+        weight = (jnp.maximum(share, 1e-12) * buffer.filled * per_fragment) ** -experience.priority_correction
+        weight = weight / jnp.max(weight)
+    number, place = index // per_fragment, index % per_fragment
+    if experience.sequences:
+        sequences = _pick_sequences(buffer.fragments, number, place)
+        return Drawn(sequences, weight * jnp.any(sequences.valid, axis=0)), index
+    step, row = place // rows, place % rows
+    valid = buffer.fragments.valid[number, step, row]
+    return Drawn(_pick_transitions(buffer.fragments, experience.n_step, number, step, row), weight * valid), index
+
+
+def reprioritize(experience: Replay, buffer: Buffer, index: jax.Array, priorities: jax.Array) -> Buffer:
+    """New priorities, such as absolute errors, of rows drawn from this buffer."""
+    if buffer.tree is None:
+        return buffer
+    raised = (jnp.abs(priorities) + SMALL) ** experience.priority_exponent
+    # What was never to be drawn (a reset row, hit by rounding) stays so.
+    raised = jnp.where(sum_tree.weights(buffer.tree, index) > 0, raised, 0.0)
+    tree = sum_tree.put(buffer.tree, index, raised)
+    return buffer._replace(tree=tree, top=jnp.maximum(buffer.top, jnp.max(raised)))
+
+
+def _keep(experience: Replay, fragment: Fragment) -> Fragment:
+    """What rows are made of: without what only on-policy updates look at."""
+    kept = fragment._replace(extras=(), discounted=None, version=None)
+    return kept if experience.sequences else kept._replace(first=None, memory=())
+
+
+def _pick_sequences(fragments: Fragment, number: jax.Array, row: jax.Array) -> Fragment:
+    """Whole columns: [T, b, ...], memory [b, ...]."""
+    columns = jax.tree.map(lambda x: jnp.swapaxes(x[number, :, row], 0, 1), fragments._replace(memory=()))
+    return columns._replace(memory=jax.tree.map(lambda x: x[number, row], fragments.memory))
+
+
+def _pick_transitions(
+    fragments: Fragment, n_step: int, number: jax.Array, step: jax.Array, row: jax.Array
+) -> Transitions:
+    """Steps with the n - 1 that follow, as far as their episode and their fragment go."""
+    length = fragments.valid.shape[1]
+
+    def at(x: jax.Array, offset: jax.Array | int) -> jax.Array:
+        return x[number, step + offset, row]
+
+    alive, terminated = jnp.ones(number.shape, bool), jnp.zeros(number.shape, bool)
+    steps, rewards = jnp.zeros(number.shape, jnp.int32), []
+    for offset in range(n_step):
+        alive = alive & (step + offset < length)
+        rewards.append(jnp.where(alive, at(fragments.reward, offset), 0.0))
+        ends = at(fragments.terminated, offset)
+        terminated, steps = terminated | (alive & ends), steps + alive
+        alive = alive & ~ends & ~at(fragments.truncated, offset)
+
+    def pick(tree: Tree, offset: jax.Array | int) -> Tree:
+        return jax.tree.map(lambda x: at(x, offset), tree)
+
+    return Transitions(
+        obs=pick(fragments.obs, 0),
+        mask=pick(fragments.mask, 0),
+        action=pick(fragments.action, 0),
+        rewards=jnp.stack(rewards, axis=1),
+        steps=steps,
+        terminated=terminated,
+        next_obs=pick(fragments.obs, steps),
+        next_mask=pick(fragments.mask, steps),
+    )

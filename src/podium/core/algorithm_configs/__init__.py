@@ -1,0 +1,29 @@
+"""The fields of each algorithm: one file each, jax-free, so that --help is fast."""
+
+from podium.core.algorithm_configs.a2c import A2CConfig
+from podium.core.algorithm_configs.algorithm import AlgorithmConfig
+from podium.core.algorithm_configs.ddpg import DDPGConfig
+from podium.core.algorithm_configs.dqn import DQNConfig
+from podium.core.algorithm_configs.es import ESConfig
+from podium.core.algorithm_configs.impala import IMPALAConfig
+from podium.core.algorithm_configs.off_policy import OffPolicyConfig
+from podium.core.algorithm_configs.ppo import PPOConfig
+from podium.core.algorithm_configs.sac import SACConfig
+from podium.core.algorithm_configs.td3 import TD3Config
+
+__all__ = [
+    "ALGORITHMS",
+    "A2CConfig",
+    "AlgorithmConfig",
+    "DDPGConfig",
+    "DQNConfig",
+    "ESConfig",
+    "IMPALAConfig",
+    "OffPolicyConfig",
+    "PPOConfig",
+    "SACConfig",
+    "TD3Config",
+]
+
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig}
+"""Built-in algorithms by name. One of a user's own is named by its Python path."""
