@@ -7,21 +7,13 @@ With --memory: how much both processes grow while a million samples pass.
 
 import argparse
 import json
-import os
-import platform
-import signal
-import statistics
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import stream_ends
 import venvs
-from rich.console import Console
-from rich.table import Table
+from contest import CONSOLE, Figure, Row, heading, make_table, middle, run_alone, show_figures
 from stream_ends import REQUEST, SIZES
 
 HERE = Path(__file__).parent
@@ -36,15 +28,7 @@ CONTENDERS = {
 PULLED = "Ray, pulled"  # the two ways of samples through Ray: see peers/rllib_protocol.py
 MEMORY_COUNT = 1_000_000
 MEMORY_MOST = 10 << 20
-Results = dict[str, list[dict[str, Any]]]
-
-
-class Figure(NamedTuple):
-    """A ratio that we want to reach."""
-
-    name: str
-    ratio: float
-    least: float | None  # None: for information
+Results = dict[str, list[Row]]
 
 
 def command(contender: str, seconds: float) -> list[str]:
@@ -58,28 +42,12 @@ def command(contender: str, seconds: float) -> list[str]:
     return [*own, "--seconds", str(seconds), "--sizes", *sizes]
 
 
-def run(contender: str, arguments: list[str]) -> dict[str, Any]:
-    """Run it in a session of its own, so that nothing of it is left; its last line is its result."""
-    process = subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, errors = process.communicate(timeout=LIMIT_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=60)
-        raise
-    if process.returncode:
-        raise SystemExit(f"{contender} failed:\n{out[-2000:]}\n{errors[-4000:]}")
-    return json.loads(out.strip().splitlines()[-1])
-
-
 def measure(contenders: list[str], rounds: int, seconds: float) -> Results:
     """A result of each contender for each round; they take turns."""
     results: Results = {contender: [] for contender in contenders}
     for number in range(rounds):
         for contender in contenders:
-            result = run(contender, command(contender, seconds))
+            result = run_alone(contender, command(contender, seconds), LIMIT_S)
             results[contender].append(result)
             rates = "  ".join(f"{name(size)} {rate_of(result, size):>9,.0f}/s" for size in SIZES)
             print(f"round {number + 1}  {contender:10} {rates}  round trip {trip_of(result):>7,.0f} us", flush=True)
@@ -91,36 +59,29 @@ def name(size: int) -> str:
     return f"{size >> 20} MB" if size >= 1 << 20 else f"{size >> 10} KB"
 
 
-def rate_of(result: dict[str, Any], size: int, way: str = "samples_per_s") -> float:
+def rate_of(result: Row, size: int, way: str = "samples_per_s") -> float:
     """Samples/s."""
     return result[way][str(size)]
 
 
-def trip_of(result: dict[str, Any]) -> float:
+def trip_of(result: Row) -> float:
     """Microseconds of a round trip."""
     return result["round_trip"]["median_us"]
 
 
-def middle(results: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> float:
-    """The median over the rounds."""
-    return statistics.median(value(result) for result in results)
-
-
-def show(results: Results, console: Console) -> None:
+def show(results: Results) -> None:
     """Rates, bandwidths, core time and round trips."""
-    table = Table(title="medians of rounds: samples/s, MB/s (core-microseconds a sample)", title_justify="left")
-    table.add_column("")
-    for column in (*map(name, SIZES), f"round trip {name(REQUEST)}"):
-        table.add_column(column, justify="right")
+    title = "medians of rounds: samples/s, MB/s (core-microseconds a sample)"
+    table = make_table(title, (*map(name, SIZES), f"round trip {name(REQUEST)}"))
     for contender, rows in results.items():
         trip = f"{middle(rows, trip_of):,.0f} us"
         table.add_row(CONTENDERS[contender], *(cell(rows, size, "samples_per_s") for size in SIZES), trip)
         if contender == "ray":
             table.add_row(PULLED, *(cell(rows, size, "pulled_per_s") for size in SIZES), "")
-    console.print(table)
+    CONSOLE.print(table)
 
 
-def cell(rows: list[dict[str, Any]], size: int, way: str) -> str:
+def cell(rows: list[Row], size: int, way: str) -> str:
     """`97,120/s, 398 (21.5)`."""
     rate = middle(rows, lambda row: rate_of(row, size, way))
     core = f" ({middle(rows, lambda row: row['core_us'][str(size)]):,.1f})" if "core_us" in rows[0] else ""
@@ -147,29 +108,17 @@ def figures(results: Results) -> Iterator[Figure]:
         yield Figure("round trip, Ray actor call / Podium shm", ratio, 20.0)
 
 
-def show_figures(results: Results, console: Console) -> None:
-    """What was to be reached, and what was."""
-    table = Table(title="ratios of medians", title_justify="left")
-    for column in ("", "ratio", "at least", ""):
-        table.add_column(column, justify="right" if column in ("ratio", "at least") else "left")
-    for figure in figures(results):
-        wanted = "" if figure.least is None else f"{figure.least:g}"
-        verdict = "" if figure.least is None else "reached" if figure.ratio >= figure.least else "MISSED"
-        table.add_row(figure.name, f"{figure.ratio:.2f}", wanted, verdict)
-    console.print(table)
-
-
-def measure_memory(contenders: list[str], count: int, console: Console) -> None:
+def measure_memory(contenders: list[str], count: int) -> None:
     """Resident memory of both processes, after a twentieth of the samples and after all of them."""
-    table = Table(title=f"{count:,} samples of {name(stream_ends.MEMORY_SIZE)}: growth in MB", title_justify="left")
-    for column in ("", "sender", "receiver", ""):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"{count:,} samples of {name(stream_ends.MEMORY_SIZE)}: growth in MB"
+    table = make_table(title, ("sender", "receiver", ""))
     for contender in [one for one in contenders if one in ("shm", "tcp")]:
-        result = run(contender, [sys.executable, stream_ends.__file__, contender, "--memory", str(count)])
+        command = [sys.executable, stream_ends.__file__, contender, "--memory", str(count)]
+        result = run_alone(contender, command, LIMIT_S)
         growth = [result["sender_bytes"], result["receiver_bytes"]]
         verdict = "bounded" if max(growth) < MEMORY_MOST else f"GROWS: {MEMORY_MOST >> 20} MB is the most"
         table.add_row(CONTENDERS[contender], *(f"{size / 2**20:.1f}" for size in growth), verdict)
-    console.print(table)
+    CONSOLE.print(table)
 
 
 def main() -> None:
@@ -182,16 +131,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every result there too")
     given = parser.parse_args()
     contenders = [contender for contender in CONTENDERS if contender not in given.skip]
-    console = Console(width=110)
-    head = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}: {' '.join(sys.argv)}"
     if given.memory:
-        print(head)
-        measure_memory(contenders, given.count, console)
+        print(heading())
+        measure_memory(contenders, given.count)
         return
     results = measure(contenders, given.rounds, given.seconds)
-    print(f"\n{head}")
-    show(results, console)
-    show_figures(results, console)
+    print(f"\n{heading()}")
+    show(results)
+    show_figures(figures(results))
     if given.json:
         given.json.write_text(json.dumps(results, indent=2) + "\n")
 

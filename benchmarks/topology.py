@@ -10,20 +10,14 @@ this benchmark. Let nothing else run meanwhile.
 
 import argparse
 import json
-import os
-import platform
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+from contest import CONSOLE, Figure, Row, heading, make_table, middle, run_alone, show_figures
 
 LIMIT_S = 300.0
 WARM_UP = 4  # updates before the window opens: the first ones wait for workers that still compile
@@ -103,8 +97,8 @@ PARTS: dict[str, dict[str, Work]] = {
 }
 
 
-class Figure(NamedTuple):
-    """A ratio of two rates, and how much it should be at least; None: for information."""
+class Comparison(NamedTuple):
+    """Two runs of a part, and how much the first one's rate should be of the other's at least; None: to be seen."""
 
     part: str
     run: str
@@ -112,17 +106,17 @@ class Figure(NamedTuple):
     least: float | None
 
 
-FIGURES = (
-    Figure("places", "distributed inline, shm", "one process", 0.9),
-    Figure("places", "served, shm", "one process", None),
-    Figure("places", "served, tcp", "one process", None),
-    Figure("actors", "waiting, 2 actor(s)", "waiting, 1 actor(s)", 1.7),
-    Figure("actors", "busy, 2 actor(s)", "busy, 1 actor(s)", 1.7),
-    Figure("ring", "1 ms, 8 slot(s)", "1 ms, 1 slot(s)", 4.0),
-    Figure("ring", "10 ms, 8 slot(s)", "10 ms, 1 slot(s)", None),
+COMPARISONS = (
+    Comparison("places", "distributed inline, shm", "one process", 0.9),
+    Comparison("places", "served, shm", "one process", None),
+    Comparison("places", "served, tcp", "one process", None),
+    Comparison("actors", "waiting, 2 actor(s)", "waiting, 1 actor(s)", 1.7),
+    Comparison("actors", "busy, 2 actor(s)", "busy, 1 actor(s)", 1.7),
+    Comparison("ring", "1 ms, 8 slot(s)", "1 ms, 1 slot(s)", 4.0),
+    Comparison("ring", "10 ms, 8 slot(s)", "10 ms, 1 slot(s)", None),
 )
 
-Results = dict[str, list[dict[str, float]]]
+Results = dict[str, list[Row]]
 
 
 def train(work: Work, seconds: float) -> dict[str, float]:
@@ -159,23 +153,6 @@ def idle_parts(row: dict[str, Any]) -> Iterator[float]:
             yield row[f"actor-0/{name}"]
 
 
-def run(part: str, name: str, seconds: float) -> dict[str, float]:
-    """`train` in a session of its own, so that nothing of it is left; its last line is its result."""
-    command = [sys.executable, __file__, "--one", part, name, "--seconds", str(seconds)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, errors = process.communicate(timeout=LIMIT_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=60)
-        raise
-    if process.returncode:
-        raise SystemExit(f"{name} failed:\n{out[-2000:]}\n{errors[-4000:]}")
-    return json.loads(out.strip().splitlines()[-1])
-
-
 def measure(parts: list[str], rounds: int, seconds: float) -> dict[str, Results]:
     """A result of each run for each round, in turns. The ring needs half the rounds: most of its time is waited."""
     results: dict[str, Results] = {part: {name: [] for name in PARTS[part]} for part in parts}
@@ -184,31 +161,31 @@ def measure(parts: list[str], rounds: int, seconds: float) -> dict[str, Results]
             if part == "ring" and number >= (rounds + 1) // 2:
                 continue
             for name in PARTS[part]:
-                result = run(part, name, seconds)
+                command = [sys.executable, __file__, "--one", part, name, "--seconds", str(seconds)]
+                result = run_alone(name, command, LIMIT_S)
                 results[part][name].append(result)
                 print(f"round {number + 1}  {part:7} {name:25} {result['steps_per_s']:>9,.0f} steps/s", flush=True)
     return results
 
 
-def middle(rows: list[dict[str, float]], key: str = "steps_per_s") -> float:
-    """The median over the rounds."""
-    return statistics.median(row[key] for row in rows)
+def rate(rows: list[Row]) -> float:
+    """Steps/s, the median over the rounds."""
+    return middle(rows, lambda row: row["steps_per_s"])
 
 
-def show(part: str, results: Results, console: Console) -> None:
+def show(part: str, results: Results) -> None:
     """Rates of one part, each beside the run that it is compared with."""
-    table = Table(title=f"{part}: env steps/s trained, median of rounds", title_justify="left")
-    for column in ("", "steps/s", "least", "most", "ratio", "actor idle", "staleness"):
-        table.add_column(column, justify="right" if column else "left")
+    columns = ("steps/s", "least", "most", "ratio", "actor idle", "staleness")
+    table = make_table(f"{part}: env steps/s trained, median of rounds", columns)
     for name, rows in results.items():
         rates = [row["steps_per_s"] for row in rows]
         base = first_like(name, list(results))
-        ratio = "" if base == name else f"{middle(rows) / middle(results[base]):.2f}x"
-        idle = middle(rows, "idle")
+        ratio = "" if base == name else f"{rate(rows) / rate(results[base]):.2f}x"
+        idle, staleness = (middle(rows, lambda row, key=key: row[key]) for key in ("idle", "staleness"))
         shown = "" if idle != idle else f"{100 * idle:.0f} %"
         spread = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
-        table.add_row(name, f"{middle(rows):,.0f}", *spread, ratio, shown, f"{middle(rows, 'staleness'):.2f}")
-    console.print(table)
+        table.add_row(name, f"{rate(rows):,.0f}", *spread, ratio, shown, f"{staleness:.2f}")
+    CONSOLE.print(table)
 
 
 def first_like(name: str, names: list[str]) -> str:
@@ -218,18 +195,11 @@ def first_like(name: str, names: list[str]) -> str:
     return names[0] if kind in ("distributed inline", "served") else same[0]
 
 
-def judge(results: dict[str, Results]) -> bool:
-    """Print every figure beside what it should be; False if one is missed."""
-    good = True
-    for part, name, against, least in FIGURES:
-        if part not in results:
-            continue
-        ratio = middle(results[part][name]) / middle(results[part][against])
-        wanted = "for information" if least is None else f"at least {least:g}x"
-        missed = least is not None and ratio < least
-        good = good and not missed
-        print(f"{'MISSED' if missed else '      '} {name} / {against}: {ratio:.2f}x ({wanted})")
-    return good
+def figures(results: dict[str, Results]) -> Iterator[Figure]:
+    """The ratios of what was measured."""
+    for part, name, against, least in COMPARISONS:
+        if part in results:
+            yield Figure(f"{name} / {against}", rate(results[part][name]) / rate(results[part][against]), least)
 
 
 def main() -> None:
@@ -245,12 +215,12 @@ def main() -> None:
         print(json.dumps(train(PARTS[part][name], arguments.seconds)), flush=True)
         return
     results = measure(arguments.part, arguments.rounds, arguments.seconds)
-    print(f"\n{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}: {' '.join(sys.argv)}")
+    print(f"\n{heading()}")
     for part in arguments.part:
-        show(part, results[part], Console(width=110))
+        show(part, results[part])
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
-    if not judge(results):
+    if not show_figures(figures(results)):
         print("figures were missed: is anything else running?")
 
 

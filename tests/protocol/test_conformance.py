@@ -13,7 +13,7 @@ from podium.protocol.memory.parameters import MemoryParameterPublisher, MemoryPa
 from podium.protocol.memory.samples import Entry, Meeting, MemorySampleReceiver, MemorySampleSender, Ring
 from podium.protocol.schema import Version
 from podium.protocol.streams import Reply
-from podium.protocol.testing import inference, parameters, samples
+from podium.protocol.testing import inference, parameters, samples, senders
 from podium.protocol.testing.subject import BrokenPromiseError, Subject
 
 take, release = MemorySampleReceiver._take, MemorySampleReceiver._release
@@ -105,10 +105,10 @@ def to_the_end(self: MemoryInferenceClient, timeout: float) -> list[Reply]:
         (MemorySampleReceiver, "_take", kept_in_the_queue, samples.each_fragment_arrives_once, "its sender's"),
         (MemorySampleReceiver, "_take", kept_in_the_queue, samples.credits_bound_a_sender, "comes once"),
         (MemorySampleReceiver, "_take", first_come_only, samples.nobody_starves, "no sender starves"),
-        (Meeting, "join", without_checks, samples.another_schema_is_refused, "nothing of a refused sender"),
-        (Meeting, "join", without_checks, samples.an_older_incarnation_is_refused, "nothing of a refused sender"),
-        (Meeting, "leave", forgotten, samples.senders_come_and_go, "is received"),
-        (Meeting, "leave", forgotten, samples.the_retired_are_drained_and_forgotten, "is received"),
+        (Meeting, "join", without_checks, senders.another_schema_is_refused, "nothing of a refused sender"),
+        (Meeting, "join", without_checks, senders.an_older_incarnation_is_refused, "nothing of a refused sender"),
+        (Meeting, "leave", forgotten, senders.senders_come_and_go, "is received"),
+        (Meeting, "leave", forgotten, senders.the_retired_are_drained_and_forgotten, "is received"),
         (MemorySampleReceiver, "_release", never_released, samples.releases_come_in_any_order, "gets a buffer"),
         (MemorySampleSender, "acquire", lambda *_: None, samples.fragments_arrive_exactly, "gets a buffer"),
         (MemoryParameterPublisher, "publish", not_copied, parameters.versions_read_stay_as_they_are, "publish copies"),

@@ -15,11 +15,12 @@ from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import Counters, FragmentHeader, Transport
 from podium.protocol.tcp import TcpTransport
 from podium.protocol.tcp.wire import (
+    NONE,
     TO_CLIENT,
     Answer,
     Bye,
     Fetch,
-    Fragment,
+    Fragments,
     Hello,
     Request,
     Welcome,
@@ -58,7 +59,7 @@ class Samples:
 
     hello = Hello("samples", 1, 0, 17, 0, [4], [schema_words(SCHEMA)])
     block = SCHEMA.nbytes
-    words = (3, 7, ("main", 0, 7, (0, 1), 5, 5))
+    words = (3, 7, [("main", 0, 7, (0, 1), 5, 5)])
 
     def __init__(self, serving: Transport, connecting: Transport) -> None:
         self.receiver = serving.sample_receiver(SCHEMA)
@@ -83,7 +84,7 @@ class Parameters:
 
     hello = Hello("parameters", 0, 0, 17, 0, [], [schema_words(SCHEMA)])
     block = 0
-    words = (4,)
+    words = (4, (0, 0))
 
     def __init__(self, serving: Transport, connecting: Transport) -> None:
         self.publisher = serving.parameter_publisher("main", SCHEMA)
@@ -284,9 +285,27 @@ def test_more_fragments_than_credits_and_old_numbers_are_refused():
         socket.send(words(stream.hello))
         socket.recv()
         for number in (3, 3, 2, 4, 5, 6, 7, 8):
-            socket.send(bytes(SCHEMA.nbytes) + words(Fragment(number, header)))
+            socket.send(bytes(SCHEMA.nbytes) + words(Fragments(number, [header])))
         until(lambda: stream.counters.malformed == 4, lambda: stream.counters)
         assert stream.receiver.senders()[SenderId(1, 0)] == 4
+
+
+def test_of_a_message_with_one_wrong_fragment_nothing_is_taken():
+    header = FragmentHeader("main", 0, 0, Version(0, 0), 1, 1)
+    headers = [header, header._replace(steps=-1)], [header] * 3, [header] * 5
+    with streaming(Samples) as stream, evil(stream.endpoint) as socket:
+        assert isinstance(stream, Samples)
+        socket.send(words(stream.hello))
+        socket.recv()
+        for blocks, wrong in zip(
+            (2, 2, 5), headers, strict=True
+        ):  # a negative number, a block less, beyond its credits
+            socket.send(bytes(blocks * SCHEMA.nbytes) + words(Fragments(0, wrong)))
+        until(lambda: stream.counters.malformed == 3, lambda: stream.counters)
+        assert stream.receiver.senders()[SenderId(1, 0)] == 0
+        socket.send(bytes(4 * SCHEMA.nbytes) + words(Fragments(0, [header] * 4)))
+        until(lambda: stream.receiver.senders()[SenderId(1, 0)] == 4, stream.receiver.senders)
+        assert stream.counters.malformed == 3
 
 
 def test_frames_that_cannot_be_stacked_are_refused():
@@ -298,9 +317,11 @@ def test_frames_that_cannot_be_stacked_are_refused():
             socket.send(words(hello))
             socket.recv()
             for number, pixels in enumerate((b"", b"\xff" * 97, bytes(97), b"\xff" * 96)):
-                socket.send_multipart([bytes(SCHEMA.nbytes) + words(Fragment(number, header)), pixels])
+                socket.send_multipart([bytes(SCHEMA.nbytes) + words(Fragments(number, [header])), pixels])
+            two = bytes(2 * SCHEMA.nbytes) + words(Fragments(9, [header] * 2))  # frames come one in a message
+            socket.send_multipart([two, b"\xff" * 97])
             assert receiver.receive(LIMIT) is not None
-            until(lambda: receiver.receive(0.0) is None and receiver.counters.malformed == 3, lambda: receiver.counters)
+            until(lambda: receiver.receive(0.0) is None and receiver.counters.malformed == 4, lambda: receiver.counters)
 
 
 def test_a_client_refuses_what_a_server_cannot_say():
@@ -309,7 +330,7 @@ def test_a_client_refuses_what_a_server_cannot_say():
         router = stream.server._router
         assert stream.works()
         (peer,) = stream.server._peers.all()
-        wrong = [b"", b"junk", words(Fetch()), words(Request(0, 1)), words(Answer(9, 1, Version(0, 0)))]
+        wrong = [b"", b"junk", words(Fetch(NONE)), words(Request(0, 1)), words(Answer(9, 1, Version(0, 0)))]
         wrong += [bytes(9) + words(Answer(0, 1, Version(0, 0))), bytes(9) + words(Answer(1, 2, Version(0, 0)))]
         for message in wrong:
             with router.lock:

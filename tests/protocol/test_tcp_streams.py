@@ -19,6 +19,7 @@ from podium.protocol.keys import RunKeys
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import FragmentHeader, Received, RefusedError, SampleReceiver, SampleSender
 from podium.protocol.tcp import TcpTransport
+from podium.protocol.tcp.wire import Ping, words
 from podium.protocol.testing import PROMISES, Subject
 
 KEYS = RunKeys.generate()
@@ -144,6 +145,23 @@ def drained(receiver: SampleReceiver) -> Iterator[Received]:
         yield received
 
 
+def test_who_has_just_lost_its_connection_is_not_forgotten_at_once(transports):
+    serving, connecting = transports
+    receiver = serving.sample_receiver(SMALL)
+    with contextlib.closing(Bridge(receiver.endpoint)) as bridge:
+        sender = connecting.sample_sender(bridge.endpoint, SMALL, SenderId(0, 0), 2)
+        commit(sender, 0)
+        taken(receiver)
+    (peer,) = receiver._peers.all()
+    end = time.monotonic() + LIMIT
+    while receiver._router.send(peer.route, words(Ping())) != "gone":
+        assert time.monotonic() < end
+    receiver._peers._swept = 0.0
+    assert receiver.senders() == {SenderId(0, 0): 0}, "what it has out is still known when it comes back"
+    receiver._peers._swept = 0.0
+    assert receiver.senders() == {}
+
+
 def test_parameters_heal_when_a_connection_breaks(transports):
     serving, connecting = transports
     publisher = serving.parameter_publisher("main", SMALL)
@@ -246,6 +264,7 @@ from pathlib import Path
 from podium.protocol.keys import RunKeys
 from podium.protocol.schema import SenderId
 from podium.protocol.tcp import TcpTransport
+from podium.protocol.tcp.wire import Ping, words
 from protocol.test_tcp_streams import LARGE, commit
 sender = TcpTransport(RunKeys.read(Path(sys.argv[1]))).sample_sender(sys.argv[2], LARGE, SenderId(3, 0), 4)
 for sequence in range(3): commit(sender, sequence)

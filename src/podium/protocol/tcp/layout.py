@@ -1,6 +1,6 @@
-"""Where the arrays of a fragment are in its message."""
+"""Where the arrays of fragments, requests and replies are in their messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -45,9 +45,28 @@ class Layout:
         pairs = zip(self.schema.fields, arrays, strict=True)
         return [encode_frames(array, f.stack) for f, array in pairs if f.stack > 1]
 
-    def arrays(self, parts: Sequence[Part]) -> list[np.ndarray]:
-        """All arrays of a message. Raises FramesError if a further part is not an encoding."""
+    def arrays(self, parts: Sequence[Part], begin: int = 0) -> list[np.ndarray]:
+        """All arrays of a fragment whose block begins there. Raises FramesError if a further part is not an encoding.
+
+        Fragments with stacked frames come one in a message.
+        """
         if not self.stacked:
-            return self.views(parts[0])
+            block = parts[0]
+            return [np.ndarray(shape, dtype, block, begin + start) for shape, dtype, start in self._views]
         stacked = [decode_frames(part, f) for part, f in zip(parts[1:], self.stacked, strict=True)]
         return self.ordered(self.views(parts[0]), stacked)
+
+
+class Rows:
+    """Rows of a schema as bytes: field after field, without gaps, because the other end copies them anyway."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields = [(field.shape, np.dtype(field.dtype), field.nbytes) for field in schema.fields]
+        self.nbytes = sum(field.nbytes for field in schema.fields)
+
+    def views(self, block: Part, rows: int) -> Iterator[np.ndarray]:
+        """Arrays over the bytes of so many rows."""
+        start = 0
+        for shape, dtype, size in self._fields:
+            yield np.ndarray((rows, *shape), dtype, block, start)
+            start += rows * size

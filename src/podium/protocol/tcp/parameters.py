@@ -1,4 +1,4 @@
-"""Parameters over TCP: a new version is announced, and those who want it fetch the newest there is by then."""
+"""Parameters over TCP: whoever wants a newer version asks once, and gets it when there is one."""
 
 import secrets
 import time
@@ -8,53 +8,62 @@ from dataclasses import dataclass
 import numpy as np
 import zmq
 
-from podium.protocol.keys import RunKeys
 from podium.protocol.schema import Schema, Version, check_arrays
 from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader
 from podium.protocol.tcp.link import Dialling, Link
-from podium.protocol.tcp.peers import Peers
-from podium.protocol.tcp.sockets import Router
+from podium.protocol.tcp.peers import Peer
+from podium.protocol.tcp.reception import Desk, Reception
+from podium.protocol.tcp.sockets import Listening
 from podium.protocol.tcp.wire import (
     HELLO,
-    TO_SERVER,
+    NONE,
     WORDS,
     Announce,
-    Bye,
     Fetch,
     Hello,
     MalformedError,
     Values,
     Welcome,
-    parse,
     schema_words,
     words,
 )
 
-DRAIN = 256  # messages taken at once, so that `publish` does not wait for the lock
-_FETCH = words(Fetch())
+News = tuple[Version, list[np.ndarray]]
 
 
 @dataclass
 class Subscription:
-    """What a publisher knows of a reader: whether it was told that there is news. It is told once, until it fetches."""
+    """What a publisher knows of a reader: whether it waits for the next version, or was told that there is one."""
 
+    wants: bool = False
     told: bool = False
 
 
 class TcpParameterPublisher(ParameterPublisher):
-    """The learner's end of one policy. A reader that does not read costs one small message, ever."""
+    """The learner's end of one policy. A reader that does not read costs one version and a word, ever."""
 
-    def __init__(self, context: zmq.Context, keys: RunKeys, host: str, policy: str, schema: Schema) -> None:
+    def __init__(self, listening: Listening, policy: str, schema: Schema) -> None:
         self.counters = Counters()
         self.policy = policy
         self._schema = schema
         self._newest: tuple[Version, zmq.Frame] | None = None
-        self._peers: Peers[Subscription] = Peers("parameters", (schema,), self.counters, lambda _: Subscription())
-        # Two versions for a reader that asks and does not read are enough.
-        self._router = Router(context, keys, host, HELLO, 4, self._attend)
-        self.endpoint = self._router.endpoint
-        self._peers.attach(self._router)
-        self._router.start()
+        self._reception: Reception[Subscription] = Reception(
+            listening,
+            self.counters,
+            Desk(
+                stream="parameters",
+                schemas=(schema,),
+                kind=Fetch,
+                largest=HELLO,
+                depth=4,  # two versions for a reader that asks and does not read are enough
+                fresh=lambda _: Subscription(),
+                take=self._fetched,
+                welcome=self._welcome,
+            ),
+        )
+        self._router, self._peers = self._reception.router, self._reception.peers
+        self.endpoint = self._reception.endpoint
+        self._reception.start()
 
     def publish(self, version: Version, arrays: Sequence[np.ndarray]) -> None:
         check_arrays(self._schema, arrays)
@@ -70,118 +79,107 @@ class TcpParameterPublisher(ParameterPublisher):
             if self._router.closed:
                 return
             self._newest = Version(*version), frame
-            self._announce()
+            for peer in self._peers.all():
+                self._hand(peer) if peer.state.wants else self._tell(peer)
             if self._router.pending():
-                self._serve()
+                self._reception.take()
 
-    def _announce(self) -> None:
-        if self._newest is None:
-            return
-        text = None
-        for peer in self._peers.all():
-            if not peer.state.told:
-                text = text or words(Announce(self._newest[0]))
-                outcome = self._router.send(peer.route, text)
-                peer.state.told = outcome == "sent"
-                if outcome == "gone":
-                    self._peers.leave(peer.route)
+    def _fetched(self, peer: Peer[Subscription], fetch: Fetch, size: int, parts: list[memoryview]) -> None:
+        if size:
+            raise MalformedError("Fetch with arrays")
+        self.counters.received += 1
+        peer.state.wants = True
+        if self._newest is not None and self._newest[0] > fetch.read:
+            self._hand(peer)
 
-    def _attend(self) -> None:
-        with self._router.lock:
-            if not self._router.closed:
-                self._serve()
+    def _hand(self, peer: Peer[Subscription]) -> None:
+        assert self._newest is not None
+        outcome = self._router.send(peer.route, self._newest[1])
+        if outcome == "sent":
+            peer.state.wants = peer.state.told = False
+            self.counters.sent += 1
+        elif outcome == "gone":
+            self._peers.leave(peer.route)
 
-    def _serve(self) -> None:
-        for _ in range(DRAIN):
-            if (news := self._router.receive(1)) is None:
-                break
-            route, parts = news
-            try:
-                self._take(route, parts)
-            except MalformedError as error:
-                self._peers.complaints.add(route, error)
-        self._peers.sweep()
+    def _tell(self, peer: Peer[Subscription]) -> None:
+        """It has a version that it has not asked beyond: it may take long to look, and should know this one is old."""
+        assert self._newest is not None
+        if not peer.state.told:
+            outcome = self._router.send(peer.route, words(Announce(self._newest[0])))
+            peer.state.told = outcome == "sent"
+            if outcome == "gone":
+                self._peers.leave(peer.route)
 
-    def _take(self, route: bytes, parts: list[memoryview]) -> None:
-        message, size = parse(TO_SERVER, parts[0])
-        if size or len(parts) > 1:
-            raise MalformedError(f"{type(message).__name__} with arrays")
-        if isinstance(message, Fetch):
-            peer = self._peers.known(route)
-            if peer is None or self._newest is None:
-                return
-            self.counters.received += 1
-            if self._router.send(route, self._newest[1]) == "sent":
-                peer.state.told = False
-                self.counters.sent += 1
-        elif isinstance(message, Hello):
-            if (peer := self._peers.admit(route, message)) is not None:
-                peer.state.told = False
-                self._router.send(route, words(Welcome(version=self._newest[0] if self._newest else None)))
-        elif isinstance(message, Bye):
-            self._peers.leave(route)
-        else:
-            raise MalformedError(f"{type(message).__name__} in a parameter stream")
+    def _welcome(self, peer: Peer[Subscription], hello: Hello) -> Welcome:
+        """It asks again: what it asked for, and what it was told, may have been lost with a connection."""
+        peer.state.wants = peer.state.told = False
+        return Welcome()
 
     def close(self) -> None:
-        self._router.close()
+        self._reception.close()
 
 
 class TcpParameterReader(ParameterReader):
-    """Anybody's end of one policy: asks for a version only if there is a newer one and only when it is wanted."""
+    """Anybody's end of one policy, from its first `read` on. One request for what is newer is always out."""
 
     def __init__(self, dialling: Dialling, endpoint: str, schema: Schema) -> None:
         self.counters = Counters()
         self._schema = schema
         self._schema_words = schema_words(schema)
         self._session = secrets.randbits(60)
-        self._read: Version | None = None
-        self._announced: Version | None = None
+        self._newest = self._announced = NONE  # of what has come, and of what has not
         self._asked = False
         self._link = Link(dialling, endpoint, self._hello, schema.nbytes + WORDS, 64, self.counters)
-        self._announced = self._link.open().version
+        self._link.open()
 
     def _hello(self) -> Hello:
         return Hello("parameters", 0, 0, self._session, 0, [], [self._schema_words])
 
-    def read(self, timeout: float = 0.0) -> tuple[Version, list[np.ndarray]] | None:
-        end = 0.0
-        while True:
-            if (news := self._listen()) is not None:
-                self._read = news[0]
-                self.counters.received += 1
-                return news
-            if self._newer(self._announced) and not self._asked:
-                self._asked = self._link.send(_FETCH)
+    def read(self, timeout: float = 0.0) -> News | None:
+        """A version that has been here for long is not the newest: who has time waits for the one announced since."""
+        news = self._listen()
+        if timeout <= 0.0:
             self._link.renew()
-            if timeout <= 0.0:
-                return None
-            end = end or time.monotonic() + timeout
-            if (left := end - time.monotonic()) <= 0:
-                return None
+        elif news is None or self._announced > self._newest:
+            news = self._wait(time.monotonic() + timeout) or news
+        self.counters.received += news is not None
+        return news
+
+    def _wait(self, end: float) -> News | None:
+        while (left := end - time.monotonic()) > 0:
+            self._link.renew()
             self._link.wait(min(left, 1.0))
+            if (news := self._listen()) is not None:
+                return news
+        return None
 
-    def _newer(self, version: Version | None) -> bool:
-        return version is not None and (self._read is None or version > self._read)
-
-    def _listen(self) -> tuple[Version, list[np.ndarray]] | None:
-        latest = None
-        while (news := self._link.receive()) is not None:
-            message, block = news
+    def _listen(self) -> News | None:
+        """What has come, if it is new; then ask for what comes next."""
+        found = None
+        while (heard := self._link.receive()) is not None:
+            message, block = heard
             if isinstance(message, Values) and len(block) == self._schema.nbytes:
                 self._asked = False
-                if self._newer(message.version):
-                    latest = message.version, block
+                if message.version > self._newest:
+                    self._newest = message.version
+                    found = message.version, block
             elif isinstance(message, Announce):
                 self._announced = message.version
             elif isinstance(message, Welcome):
-                self._announced, self._asked = message.version, False
+                self._asked = False
             else:
                 self._link.malformed(f"{type(message).__name__} of {len(block)} bytes in a parameter stream")
-        return latest and (latest[0], self._schema.views(latest[1]))
+        if not self._asked:
+            self._asked = self._link.send(words(Fetch(self._newest)))
+        return found and (found[0], self._schema.views(found[1]))
+
+    def restart(self) -> None:
+        """Read the newest version, also if it was read before."""
+        self._newest, self._announced, self._asked = NONE, NONE, False
 
     def rebind(self, endpoint: str) -> None:
-        self._announced, self._asked = None, False
+        self._announced = NONE
+        self._asked = True  # not now: the answer to Hello is the sign for it
         self._link.rebind(endpoint)
 
     def close(self) -> None:

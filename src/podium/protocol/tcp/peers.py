@@ -14,7 +14,7 @@ from podium.protocol.tcp.wire import Again, Hello, MalformedError, Ping, Refused
 logger = logging.getLogger(__name__)
 
 MOST = 4096  # clients of one end
-SWEEP = 5.0  # seconds between looking who is gone
+SWEEP = 5.0  # seconds between looking who is gone; whoever is at two looks is forgotten
 _PING, _AGAIN = words(Ping()), words(Again())
 
 State = TypeVar("State")
@@ -30,6 +30,7 @@ class Peer(Generic[State]):
     route: bytes
     state: State
     open: bool = True  # False: refused from now on
+    missing: bool = False  # there was no way to it when we looked last
 
 
 class Complaints:
@@ -63,18 +64,16 @@ class Peers(Generic[State]):
     schemas: Sequence[Schema]
     counters: Counters
     fresh: Callable[[Hello], State]
-    left: Callable[[Peer[State]], None] = lambda _: None
+    left: Callable[[Peer[State]], None]
+    router: Router
     complaints: Complaints = field(init=False)
-    _router: Router = field(init=False)
     _routes: dict[bytes, Peer[State]] = field(default_factory=dict)
     _names: dict[int, Peer[State]] = field(default_factory=dict)  # worker, or session where clients have no names
     _oldest: dict[int, int] = field(default_factory=dict)  # worker -> incarnation that is still welcome
     _swept: float = 0.0
 
-    def attach(self, router: Router) -> None:
-        """Before the first message: where they are answered."""
-        self._router = router
-        self.complaints = Complaints(f"{self.stream} {router.endpoint}", self.counters)
+    def __post_init__(self) -> None:
+        self.complaints = Complaints(f"{self.stream} {self.router.endpoint}", self.counters)
 
     def all(self) -> list[Peer[State]]:
         """Who is welcome now."""
@@ -92,7 +91,7 @@ class Peers(Generic[State]):
         """
         peer = self._routes.get(route)
         if peer is None:
-            self._router.send(route, _AGAIN)
+            self.router.send(route, _AGAIN)
             raise MalformedError("a message before Hello")
         if peer.open:
             return peer
@@ -109,7 +108,7 @@ class Peers(Generic[State]):
         if old is not None and old.session == hello.session and old.sender == hello.sender:
             self._routes.pop(old.route, None)
             self._routes[route] = old
-            old.route = route
+            old.route, old.missing = route, False
             return old
         if (reason := self._objection(hello)) is not None:
             self._refuse(route, reason)
@@ -140,7 +139,7 @@ class Peers(Generic[State]):
 
     def _refuse(self, route: bytes, reason: str) -> None:
         self.counters.refused += 1
-        self._router.send(route, words(Refused(" ".join(reason.split())[:500])))
+        self.router.send(route, words(Refused(" ".join(reason.split())[:500])))
 
     def _dismiss(self, name: int, peer: Peer[State]) -> None:
         del self._names[name]
@@ -163,15 +162,18 @@ class Peers(Generic[State]):
 
     def reachable(self, peer: Peer[State]) -> bool:
         """Whether its connection still is there; if not, it has left."""
-        if self._router.send(peer.route, _PING) != "gone":
+        if self.router.send(peer.route, _PING) != "gone":
             return True
         self.leave(peer.route)
         return False
 
     def sweep(self) -> None:
-        """Now and then: forget whose connection is gone."""
+        """Now and then: forget whose connection is gone, unless it has only just broken, and may be made anew."""
         now = time.monotonic()
         if now - self._swept > SWEEP:
             self._swept = now
             for peer in list(self._routes.values()):
-                self.reachable(peer)
+                gone = self.router.send(peer.route, _PING) == "gone"
+                if gone and peer.missing:
+                    self.leave(peer.route)
+                peer.missing = gone

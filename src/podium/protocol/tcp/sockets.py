@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass
 from typing import Literal
 
 import zmq
@@ -21,7 +22,7 @@ TICK = 0.02  # seconds after which somebody looks after a socket that its owner 
 ZERO_COPY = 1 << 16  # bytes from which sending the caller's memory is cheaper than copying it
 SLACK = 1 << 10  # bytes that encryption and framing may add
 # As plain integers: arithmetic with ZeroMQ's enumerations takes longer than sending a message.
-NOBLOCK, SNDMORE, _POLLIN = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN)
+NOBLOCK, SNDMORE, _POLLIN, _EVENTS = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN), int(zmq.EVENTS)
 _OPTIONS = {
     zmq.LINGER: 0,
     zmq.TCP_KEEPALIVE: 1,
@@ -77,7 +78,7 @@ def descriptor_of(socket: zmq.Socket) -> int:
 
 def has_input(socket: zmq.Socket) -> bool:
     """Whether a message can be received."""
-    return bool(int(socket.get(zmq.EVENTS)) & _POLLIN)
+    return bool(int(socket.get(_EVENTS)) & _POLLIN)
 
 
 def receive_parts(socket: zmq.Socket, most: int) -> list[memoryview]:
@@ -96,6 +97,15 @@ def send_part(socket: zmq.Socket, part: Part | zmq.Frame, flags: int = NOBLOCK) 
     socket.send(part, flags, copy=len(part) < ZERO_COPY)
 
 
+@dataclass(frozen=True)
+class Listening:
+    """Where the servers' ends of a transport listen."""
+
+    context: zmq.Context
+    keys: RunKeys
+    host: str
+
+
 class Router:
     """A server's socket that several threads may use, and that is looked after when none of them does.
 
@@ -105,27 +115,26 @@ class Router:
     fresh.
     """
 
-    def __init__(
-        self, context: zmq.Context, keys: RunKeys, host: str, largest: int, depth: int, serve: Callable[[], None]
-    ) -> None:
+    def __init__(self, listening: Listening, largest: int, depth: int, serve: Callable[[], None]) -> None:
         self.lock = threading.Lock()
         self.used = 0.0  # when the owner last served the socket itself
         self.closed = False
         self._serve = serve
-        self._socket = _open(context, zmq.ROUTER, largest, depth)
+        self._socket = _open(listening.context, zmq.ROUTER, largest, depth)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to who is gone is an error, not silence
         try:
-            secure_server(self._socket, keys)
-            self._socket.bind(f"tcp://{host}:*")
+            secure_server(self._socket, listening.keys)
+            self._socket.bind(f"tcp://{listening.host}:*")
         except ValueError:
             self._socket.close()
             raise
         except zmq.ZMQError as error:
             self._socket.close()
-            raise StreamError(f"cannot listen at {host}: {error}") from error
+            raise StreamError(f"cannot listen at {listening.host}: {error}") from error
         self.endpoint = bytes(self._socket.getsockopt(zmq.LAST_ENDPOINT)).decode()
         self._descriptor = descriptor_of(self._socket)
-        self._sleeping = False
+        self._empty = False  # nothing to receive was left, and what comes now can be waited for
+        self.sleeping = False  # the owner waits for messages: it does nothing else soon
         self._wake_reading, self._wake_writing = os.pipe()
         os.set_blocking(self._wake_reading, False)
         os.set_blocking(self._wake_writing, False)
@@ -138,7 +147,7 @@ class Router:
 
     def _attend(self) -> None:
         while not self._leaving.is_set():
-            if self._sleeping or time.monotonic() - self.used < TICK:
+            if self.sleeping or time.monotonic() - self.used < TICK:
                 self._leaving.wait(TICK)
             else:
                 readable((self._descriptor,), TICK)
@@ -149,11 +158,13 @@ class Router:
         try:
             route = self._socket.recv(NOBLOCK)
         except zmq.Again:
+            self._empty = True
             return None
         return route, receive_parts(self._socket, most)
 
     def send(self, route: bytes, part: Part | zmq.Frame) -> Outcome:
         """Under the lock: send without waiting. Full: this client does not read. Gone: there is no way to it."""
+        self._empty = False
         try:
             self._socket.send(route, SNDMORE | NOBLOCK)
             send_part(self._socket, part)
@@ -172,26 +183,21 @@ class Router:
     def wait(self, timeout: float, ready: Sized) -> None:
         """Sleep until a message may have come, or something is `ready`, or the time is over."""
         with self.lock:
-            if self.closed or ready or self.pending():
+            if self.closed or ready or (not self._empty and self.pending()):
                 return
-            self._sleeping = True
+            self.sleeping = True
         try:
             if self._wake_reading in readable((self._descriptor, self._wake_reading), timeout):
                 os.read(self._wake_reading, 1 << 10)
         finally:
             with self.lock:
-                self._sleeping = False
+                self.sleeping = False
                 if self.closed:
                     self._close_wake()
 
-    @property
-    def sleeping(self) -> bool:
-        """Whether the owner waits for messages: then it does nothing else soon."""
-        return self._sleeping
-
     def wake(self) -> None:
         """Under the lock: end the owner's `wait`, if it is in one."""
-        if self._sleeping:
+        if self.sleeping:
             with contextlib.suppress(BlockingIOError):  # full of earlier ones, which wake as well
                 os.write(self._wake_writing, b"!")
 
@@ -206,7 +212,7 @@ class Router:
             self.closed = True
             self.wake()
             self._socket.close(linger=0)
-            if not self._sleeping:
+            if not self.sleeping:
                 self._close_wake()
 
     def _close_wake(self) -> None:

@@ -1,12 +1,12 @@
 """Words of the TCP transport: what every message looks like, and what is refused as none.
 
 A message is one part: raw bytes of arrays (perhaps none), then a msgpack array, then its length in four bytes. With the
-words behind the numbers, arrays stay aligned and a fragment is written in place. Only a fragment has further parts: one
+words behind the numbers, arrays stay aligned and a fragment is written in place. Only fragments have further parts: one
 for each array that holds stacked frames. Nothing here can name code; numbers and texts have limits.
 
- samples      Hello Fragment Bye  ->    Welcome Refused Again Ping Credit
- parameters   Hello Fetch Bye     ->    Welcome Refused Again Ping Announce Values
- inference    Hello Request Bye   ->    Welcome Refused Again Ping Answer
+ samples      Hello Fragments Bye  ->    Welcome Refused Again Ping Credit
+ parameters   Hello Fetch Bye      ->    Welcome Refused Again Ping Values Announce
+ inference    Hello Request Bye    ->    Welcome Refused Again Ping Answer
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,9 @@ Stream = Literal["samples", "parameters", "inference"]
 LENGTH = 4  # bytes that tell how long the words are
 WORDS = 1 << 10  # bytes that suffice for all words but those with a schema or a list in them
 HELLO = 1 << 20  # bytes that suffice for the schema of a network with thousands of arrays
+
+
+NONE = Version(-1, 0)  # older than any
 
 
 class MalformedError(ValueError):
@@ -54,15 +57,20 @@ class Bye(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
     """A client's last word."""
 
 
-class Fragment(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=3):
-    """Behind the arrays of a fragment. `number` is the transport's own, so that credits do not rely on the caller's."""
+class Fragments(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=3):
+    """Behind the arrays of fragments, one block after the other; most messages have one.
+
+    `number` is the first one's. It is the transport's own, so that credits do not rely on the caller's.
+    """
 
     number: Count
-    header: FragmentHeader
+    headers: Annotated[list[FragmentHeader], msgspec.Meta(min_length=1, max_length=1 << 10)]
 
 
 class Fetch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=4):
-    """A reader wants the newest version."""
+    """A reader has read this version, and wants a newer one as soon as there is one: now, or when it is published."""
+
+    read: Version  # NONE at first
 
 
 class Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=5):
@@ -73,11 +81,10 @@ class Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fa
 
 
 class Welcome(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=11):
-    """Answers Hello: of the fragments before `next`, these are held; this is the newest version."""
+    """Answers Hello: of the fragments before `next`, these are held."""
 
     next: Count = 0
     held: list[Count] = []
-    version: Version | None = None
 
 
 class Refused(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=12):
@@ -101,7 +108,7 @@ class Credit(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
 
 
 class Announce(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=16):
-    """There is a newer version than the last you fetched. Said once until the next Fetch."""
+    """There is a newer version than the last you got. Said once until the next Fetch."""
 
     version: Version
 
@@ -121,7 +128,7 @@ class Answer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-TO_SERVER = msgspec.msgpack.Decoder(Hello | Bye | Fragment | Fetch | Request)
+TO_SERVER = msgspec.msgpack.Decoder(Hello | Bye | Fragments | Fetch | Request)
 TO_CLIENT = msgspec.msgpack.Decoder(Welcome | Refused | Again | Ping | Credit | Announce | Values | Answer)
 
 
@@ -147,11 +154,11 @@ def parse(decoder: msgspec.msgpack.Decoder[Any], part: bytes | memoryview) -> tu
         raise MalformedError(str(error)) from error
 
 
-def check_header(header: FragmentHeader) -> FragmentHeader:
-    """A header whose numbers can be: msgpack knows that they are integers, not that they count something."""
-    if header.slot < 0 or header.sequence < 0 or header.steps < 0 or header.produced < 0:
-        raise MalformedError(f"a header with negative numbers: {header}")
-    return header
+def check_header(header: FragmentHeader) -> None:
+    """Raise ValueError unless its numbers can be: msgpack knows that they are integers, not that they count."""
+    _, slot, sequence, _, steps, produced = header
+    if slot < 0 or sequence < 0 or steps < 0 or produced < 0:
+        raise MalformedError(f"numbers of a header are not negative: {header}")
 
 
 def schema_words(schema: Schema) -> list[FieldWords]:

@@ -12,9 +12,19 @@ from podium.protocol.schema import SenderId
 from podium.protocol.testing.inference import INFERENCE, REPLY, REQUEST
 from podium.protocol.testing.parameters import PARAMETERS, WEIGHTS
 from podium.protocol.testing.samples import SAMPLES, SMALL
+from podium.protocol.testing.senders import SENDERS
 from podium.protocol.testing.subject import BrokenPromiseError, Subject, opened
 
-__all__ = ["INFERENCE", "PARAMETERS", "PROMISES", "SAMPLES", "BrokenPromiseError", "Subject", "check_transport"]
+__all__ = [
+    "INFERENCE",
+    "PARAMETERS",
+    "PROMISES",
+    "SAMPLES",
+    "SENDERS",
+    "BrokenPromiseError",
+    "Subject",
+    "check_transport",
+]
 
 
 def closing_twice_is_harmless(subject: Subject) -> None:
@@ -31,7 +41,7 @@ def closing_twice_is_harmless(subject: Subject) -> None:
             end.close()
 
 
-PROMISES = (*SAMPLES, *PARAMETERS, *INFERENCE, closing_twice_is_harmless)
+PROMISES = (*SAMPLES, *SENDERS, *PARAMETERS, *INFERENCE, closing_twice_is_harmless)
 
 
 def check_transport(subject: Subject) -> None:

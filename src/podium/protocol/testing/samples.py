@@ -1,12 +1,11 @@
-"""The promises of a sample stream: bounded, each fragment once, in its sender's order."""
+"""The promises of a sample stream about fragments: bounded, each once, in its sender's order."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 
 from podium.protocol.schema import Field, Schema, SenderId, Version
-from podium.protocol.streams import Buffer, FragmentHeader, Received, RefusedError, SampleReceiver, SampleSender
+from podium.protocol.streams import Buffer, FragmentHeader, Received, SampleReceiver, SampleSender
 from podium.protocol.testing.subject import MOMENT, BrokenPromiseError, Subject, expect, opened, within
 
 SMALL = Schema((Field("obs", (3, 2), "float32"), Field("reward", (3,), "float64")))
@@ -77,24 +76,6 @@ def receive(receiver: SampleReceiver) -> Received:
     for _ in within("a committed fragment is received"):
         if (received := receiver.receive(1.0)) is not None:
             return received
-    raise AssertionError
-
-
-def expect_refused(start: Callable[[], SampleSender], receiver: SampleReceiver) -> str:
-    """The message with which a sender is refused: as it is made, or at an acquire soon after."""
-    sender = None
-    try:
-        sender = start()
-        for _ in within("a sender that must be refused gets RefusedError"):
-            if (buffer := sender.acquire(MOMENT)) is not None:
-                sender.commit(buffer, header(99))
-            received = receiver.receive(MOMENT)
-            expect(received is None or received.header.sequence != 99, "nothing of a refused sender is received")
-    except RefusedError as error:
-        return str(error)
-    finally:
-        if sender is not None:
-            sender.close()
     raise AssertionError
 
 
@@ -241,143 +222,6 @@ def nobody_starves(subject: Subject) -> None:
         raise BrokenPromiseError("broken promise: no sender starves beside a full one")
 
 
-def senders_come_and_go(subject: Subject) -> None:
-    """A closed sender's commits are still received; others join at any time; `senders` counts what waits."""
-    with opened(subject) as (serving, connecting, ends):
-        receiver = serving.sample_receiver(SMALL)
-        ends.callback(receiver.close)
-        for life in range(4):
-            sender = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(life % 2, life), 2)
-            send(sender, receiver, 0, seed=10 * life)
-            send(sender, receiver, 1, seed=10 * life)
-            for _ in within("senders() counts the fragments that wait"):
-                if receiver.senders().get(SenderId(life % 2, life)) == 2:
-                    break
-            sender.close()
-            sender.close()
-            for sequence in range(2):
-                received = receive(receiver)
-                expect(received.sender == SenderId(life % 2, life), "a closed sender's commits are received")
-                expect(same(SMALL, received.arrays, 10 * life + sequence), "and are whole")
-                received.release()
-
-
-def the_retired_are_drained_and_forgotten(subject: Subject) -> None:
-    """What a retired sender had committed still comes; then it is gone, and refused if it was not dead."""
-    with opened(subject) as (serving, connecting, ends):
-        receiver = serving.sample_receiver(SMALL)
-        ends.callback(receiver.close)
-        name = SenderId(4, 2)
-        sender = connecting.sample_sender(receiver.endpoint, SMALL, name, 3)
-        ends.callback(sender.close)
-        send(sender, receiver, 0)
-        send(sender, receiver, 1)
-        for _ in within("senders() counts the fragments that wait"):
-            if receiver.senders().get(name) == 2:
-                break
-        receiver.retire(name)
-        held = [receive(receiver) for _ in range(2)]
-        expect([r.header.sequence for r in held] == [0, 1], "a retired sender's commits are received")
-        for received in held:
-            expect(same(SMALL, received.arrays, received.header.sequence), "and are whole")
-            received.release()
-        for _ in within("a retired sender is forgotten once drained"):
-            expect(receiver.receive(0.0) is None, "a retired sender's fragments come once")
-            if name not in receiver.senders():
-                break
-        expect_refused(lambda: sender, receiver)
-        successor = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(4, 3), 2)
-        ends.callback(successor.close)
-        send(successor, receiver, 0, seed=50)
-        received = receive(receiver)
-        expect(received.sender == SenderId(4, 3), "a retired sender's successor is welcome")
-        received.release()
-
-
-def an_older_incarnation_is_refused(subject: Subject) -> None:
-    """A newer life of a worker replaces the older one, whose commits are still received; never the reverse."""
-    with opened(subject) as (serving, connecting, ends):
-        receiver = serving.sample_receiver(SMALL)
-        ends.callback(receiver.close)
-        old = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(1, 4), 3)
-        send(old, receiver, 0)
-        for _ in within("senders() counts the fragments that wait"):
-            if receiver.senders().get(SenderId(1, 4)) == 1:
-                break
-        new = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(1, 5), 3)
-        ends.callback(new.close)
-        send(new, receiver, 0, seed=20)
-        held = [receive(receiver) for _ in range(2)]
-        by_sender = {received.sender: received for received in held}
-        expect(set(by_sender) == {SenderId(1, 4), SenderId(1, 5)}, "commits of both lives are received")
-        expect(same(SMALL, by_sender[SenderId(1, 4)].arrays, 0), "those of the older life are whole")
-        expect(same(SMALL, by_sender[SenderId(1, 5)].arrays, 20), "those of the newer life are whole")
-        for received in held:
-            received.release()
-        expect_refused(lambda: old, receiver)
-        older = partial(connecting.sample_sender, receiver.endpoint, SMALL, SenderId(1, 3), 2)
-        expect_refused(older, receiver)
-        expect(receiver.counters.refused >= 1, "the refused are counted")
-        send(new, receiver, 1, seed=20)
-        received = receive(receiver)
-        expect(received.sender == SenderId(1, 5), "the newest life goes on")
-        received.release()
-
-
-def another_schema_is_refused(subject: Subject) -> None:
-    """The message says in what the two differ."""
-    other = Schema((SMALL.fields[0], Field("reward", (4,), "float64")))
-    with opened(subject) as (serving, connecting, ends):
-        receiver = serving.sample_receiver(SMALL)
-        ends.callback(receiver.close)
-        make = partial(connecting.sample_sender, receiver.endpoint, other, SenderId(0, 0), 2)
-        message = expect_refused(make, receiver)
-        expect("reward float64[3]" in message and "reward float64[4]" in message, f"the message names both: {message}")
-        expect("\n" not in message, "the message is one line")
-        sender = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(0, 1), 2)
-        ends.callback(sender.close)
-        send(sender, receiver, 0)
-        receive(receiver).release()
-
-
-def a_receiver_comes_back(subject: Subject) -> None:
-    """A new receiver finds what was not released, or it is lost; nothing comes under another name, and it goes on."""
-    with opened(subject) as (serving, connecting, ends):
-        receiver = serving.sample_receiver(SMALL)
-        sender = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(2, 1), 4)
-        ends.callback(sender.close)
-        for sequence in range(4):
-            send(sender, receiver, sequence)
-        held = [receive(receiver) for _ in range(3)]
-        held[1].release()
-        receiver.close()
-        receiver = serving.sample_receiver(SMALL)
-        ends.callback(receiver.close)
-        sender.rebind(receiver.endpoint)
-        sequence, found = 4, []
-        for _ in within("a sender goes on with a receiver that came back"):
-            if sequence < 20 and (buffer := sender.acquire(0.0)) is not None:
-                fill(buffer, SMALL, sequence)
-                sender.commit(buffer, header(sequence))
-                sequence += 1
-            if (received := receiver.receive(MOMENT)) is not None:
-                expect(received.sender == SenderId(2, 1), "fragments keep their sender")
-                expect(same(SMALL, received.arrays, received.header.sequence), "and their numbers")
-                found.append(received.header.sequence)
-                received.release()
-            elif sequence == 20:
-                break
-        expect(found == sorted(set(found)), f"order is kept and nothing repeated: {found}")
-        expect(found[-16:] == list(range(4, 20)), f"all that was committed since arrives: {found}")
-        before = found[:-16]
-        if subject.keeps_unreleased:
-            expect(before == [0, 2, 3], f"what was not released comes again, what was does not: {before}")
-        else:
-            expect(1 not in before, f"what was released does not come again: {before}")
-        buffers = [acquire(sender, receiver) for _ in range(4)]
-        expect(len(buffers) == 4, "no credit is lost with a receiver")
-
-
 SAMPLES = (
     fragments_arrive_exactly,
     credits_bound_a_sender,
@@ -385,9 +229,4 @@ SAMPLES = (
     releases_come_in_any_order,
     each_fragment_arrives_once,
     nobody_starves,
-    senders_come_and_go,
-    the_retired_are_drained_and_forgotten,
-    an_older_incarnation_is_refused,
-    another_schema_is_refused,
-    a_receiver_comes_back,
 )

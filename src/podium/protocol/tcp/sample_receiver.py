@@ -1,0 +1,187 @@
+"""The learner's end of samples over TCP: any number of senders, and a credit back for each release."""
+
+import math
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from functools import partial
+
+from podium.protocol.frames import FramesError
+from podium.protocol.schema import Schema, SenderId
+from podium.protocol.streams import Counters, FragmentHeader, Received, SampleReceiver
+from podium.protocol.tcp.bundle import BYTES
+from podium.protocol.tcp.layout import Layout
+from podium.protocol.tcp.peers import Peer
+from podium.protocol.tcp.reception import Desk, Reception
+from podium.protocol.tcp.sample_sender import MOST_CREDITS
+from podium.protocol.tcp.sockets import Listening
+from podium.protocol.tcp.wire import WORDS, Credit, Fragments, Hello, MalformedError, Welcome, check_header, words
+
+AHEAD = 1 << 26  # bytes of one sender that ZeroMQ may hold for us
+GRACE = 0.2  # seconds for what a dead sender's host still has on the wire
+OWING = 5e-3  # seconds that a sender may wait for its credit, so that several go back together
+
+
+@dataclass
+class Ledger:
+    """What a receiver knows of a sender: fragments that it has and has not released, and credits not yet sent."""
+
+    credits: int
+    next: int  # the least number that its next fragment can have
+    held: set[int] = field(default_factory=set)
+    owed: list[int] = field(default_factory=list)
+
+
+# A fragment that has come and was not received yet: peer, number, header, parts, where its block begins in the first.
+# A plain tuple, because there are many.
+Waiting = tuple[Peer[Ledger], int, FragmentHeader, list[memoryview], int]
+
+
+class TcpSampleReceiver(SampleReceiver):
+    """One thread may receive while another releases: neither waits for the other.
+
+    Credits go back together where that delays nobody for long: half of a sender's at once, or after `OWING` seconds, or
+    when the receiver sleeps.
+    """
+
+    def __init__(self, listening: Listening, schema: Schema) -> None:
+        self.counters = Counters()
+        self._layout = layout = Layout(schema)
+        self._parts = 1 + len(layout.stacked)
+        self._queue: deque[Waiting] = deque()
+        self._debts: set[Peer[Ledger]] = set()
+        self._due = math.inf  # when debts are paid
+        # Credits bound honest senders. For others: so many messages, decrypted ahead while we do something else.
+        depth = max(64, AHEAD // max(layout.plain.nbytes, BYTES))
+        self._reception: Reception[Ledger] = Reception(
+            listening,
+            self.counters,
+            Desk(
+                stream="samples",
+                schemas=(schema,),
+                kind=Fragments,
+                largest=layout.largest,
+                depth=depth,
+                fresh=_open_ledger,
+                take=self._enqueue,
+                welcome=lambda peer, hello: Welcome(hello.next, sorted(peer.state.held)),
+                parts=self._parts,
+                settle=self._settle,
+                ready=self._queue,
+            ),
+        )
+        self._router, self._peers = self._reception.router, self._reception.peers
+        self.endpoint = self._reception.endpoint
+        self._reception.start()
+
+    def receive(self, timeout: float) -> Received | None:
+        end = None
+        while True:
+            if not self._queue:
+                end = time.monotonic() + timeout if end is None else end
+                if not self._wait(end):
+                    return None
+            peer, number, header, parts, begin = self._queue.popleft()
+            try:
+                arrays = self._layout.arrays(parts, begin)  # frames are stacked again here, not under the lock
+            except FramesError as error:
+                with self._router.lock:
+                    self._peers.complaints.add(peer.route, error)
+                continue
+            self.counters.received += 1
+            return Received(peer.sender, header, arrays, partial(self._release, peer, number))
+
+    def _wait(self, end: float) -> bool:
+        """Whether there is a fragment before the time is over."""
+        while True:
+            if (left := min(end, self._due) - time.monotonic()) > 0:
+                self._router.wait(left, self._queue)
+            self._reception.serve()
+            if self._queue:
+                return True
+            if self._router.closed or time.monotonic() >= end:
+                self._pay_all()
+                return False
+
+    def _enqueue(self, peer: Peer[Ledger], message: Fragments, size: int, parts: list[memoryview]) -> None:
+        ledger, number, headers, block = peer.state, message.number, message.headers, self._layout.plain.nbytes
+        count = len(headers)
+        if size != count * block or len(parts) != self._parts or len(parts[0]) > size + count * WORDS:
+            raise MalformedError(f"{count} fragment(s) of {len(parts)} parts and {size} bytes")
+        if self._parts > 1 and count > 1:
+            raise MalformedError(f"{count} fragments with frames in one message")
+        if number < ledger.next:
+            raise MalformedError(f"fragment {number} comes when {ledger.next} is next")
+        if len(ledger.held) + count > ledger.credits:
+            raise MalformedError(f"more fragments than {ledger.credits} credits")
+        for header in headers:
+            check_header(header)
+        ledger.next = number + count
+        ledger.held.update(range(number, ledger.next))
+        for i, header in enumerate(headers):
+            self._queue.append((peer, number + i, header, parts, i * block))
+
+    def _release(self, peer: Peer[Ledger], number: int) -> None:
+        ledger, router = peer.state, self._router
+        with router.lock:
+            if router.closed or number not in ledger.held:
+                return
+            ledger.held.remove(number)
+            ledger.owed.append(number)
+            if len(ledger.owed) * 2 >= ledger.credits or router.sleeping:
+                self._pay(peer)
+                if router.sleeping and router.pending():
+                    router.wake()
+            if ledger.owed and peer not in self._debts:
+                if not self._debts:
+                    self._due = time.monotonic() + OWING
+                self._debts.add(peer)
+
+    def _pay(self, peer: Peer[Ledger]) -> None:
+        ledger = peer.state
+        if ledger.owed and self._router.send(peer.route, words(Credit(ledger.owed))) != "full":
+            ledger.owed = []
+
+    def _settle(self) -> None:
+        """Under the lock: pay what has been owed long enough."""
+        now = time.monotonic() if self._debts else 0.0
+        if now >= self._due:
+            for peer in self._debts:
+                self._pay(peer)
+            self._debts = {peer for peer in self._debts if peer.state.owed}
+            self._due = now + OWING if self._debts else math.inf
+
+    def _pay_all(self) -> None:
+        """Whoever has no time to wait for fragments does not wait for more to pay, either."""
+        if self._debts:
+            with self._router.lock:
+                self._due = 0.0
+                if not self._router.closed:
+                    self._settle()
+
+    def senders(self) -> dict[SenderId, int]:
+        with self._router.lock:
+            self._reception.take()
+            waiting = Counter(peer.sender for peer, *_ in self._queue)
+            return {**{peer.sender: 0 for peer in self._peers.all()}, **waiting}
+
+    def retire(self, sender: SenderId) -> None:
+        """What has come by now is received; a dead host's last words are waited for, a moment."""
+        end = time.monotonic() + GRACE
+        while True:
+            with self._router.lock:
+                self._reception.take()
+                peer = self._peers.find(sender)
+                if peer is None or not self._peers.reachable(peer) or time.monotonic() > end:
+                    self._peers.retire(sender)
+                    return
+            self._router.wait(0.01, ())
+
+    def close(self) -> None:
+        self._reception.close()
+
+
+def _open_ledger(hello: Hello) -> Ledger:
+    if len(hello.sizes) != 1 or hello.sizes[0] > MOST_CREDITS:
+        raise MalformedError(f"credits {hello.sizes[:9]}")
+    return Ledger(hello.sizes[0], hello.next)
