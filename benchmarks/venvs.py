@@ -29,13 +29,13 @@ class InstallError(PodiumError):
 
 
 def peers() -> list[str]:
-    """Names that `ensure` takes: `["rejax", "rllib", "sample_factory", "sb3"]`."""
+    """Names that `ensure` takes: `["evosax", "rejax", "rllib", "sample_factory", "sb3", "sbx"]`."""
     return sorted(path.stem for path in PINS.glob("*.txt"))
 
 
-def script(peer: str) -> Path:
+def script(peer: str, work: str = "ppo") -> Path:
     """What the peer's Python runs; were it `PEER.py`, `import rejax` would find the script instead of the library."""
-    return PINS / f"{peer}_ppo.py"
+    return PINS / f"{peer}_{work}.py"
 
 
 def ensure(peer: str) -> Path:

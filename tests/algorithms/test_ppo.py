@@ -16,6 +16,7 @@ from podium.core.specs import Array, Box, Discrete, EnvSpec
 from podium.core.types import Fragment
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
+from podium.ops.returns import generalized_advantages
 from podium.workers.fused import Fused
 
 SPEC = EnvSpec(Array((3,)), Discrete(2))
@@ -148,7 +149,7 @@ def test_rows_after_an_end_do_not_reach_the_episode_before():
 def _advantage(config: Experiment, state, fragment):
     network = ppo.networks.make(config.network, SPEC, 2)
     _, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
-    return ppo.generalized_advantages(
+    return generalized_advantages(
         fragment.reward, value, fragment.terminated, fragment.truncated, 0.99, config.algorithm.gae_lambda
     )
 

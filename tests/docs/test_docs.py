@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pages import PAGES, ROOT, Block, read_blocks, read_links
 
+from launch.commands import quick_flags
 from podium.core.fields import config_class, list_fields
 from podium.runs.summary import Summary, read_summary
 
@@ -28,9 +29,8 @@ def place(tmp_path: Path) -> Path:
 
 def run(command: str | list[str], place: Path, exit_code: int = 0) -> str:
     """Run as a user would, and return what was printed."""
-    # The tests' own eight devices are not what a user has.
-    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "XLA_FLAGS": quick_flags(), "PATH": path}
     shell = isinstance(command, str)
     done = subprocess.run(command, shell=shell, cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == exit_code, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -48,10 +48,15 @@ def flags(settings: dict[str, Any]) -> list[str]:
     return ["--preset", "none", "--set", *(f"{name}={value}" for name, value in settings.items())]
 
 
+def quick_flags() -> str:
+    """XLA_FLAGS of these tests, which compile quickly, but with one device, as on a user's machine."""
+    given = os.environ.get("XLA_FLAGS", "").split()
+    return " ".join(flag for flag in given if not flag.startswith("--xla_force_host_platform_device_count"))
+
+
 def environment(**more: str) -> dict[str, str]:
-    """One device, as on a user's machine, and the modules of these tests importable."""
-    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    return kept | {"PYTHONPATH": str(TESTS)} | more
+    """Programs that compile quickly, and the modules of these tests importable; `XLA_FLAGS=""` compiles as users do."""
+    return {**os.environ, "XLA_FLAGS": quick_flags(), "PYTHONPATH": str(TESTS)} | more
 
 
 def start(*args: str | Path, cwd: Path, **more: str) -> subprocess.Popen:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from podium.core.types import Fragment, Tree
+from podium.ops.noise_table import NoiseTable
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,44 @@ class Replay:
 
 @dataclass(frozen=True)
 class Members:
-    """Experience of a population: an update eats the returns of `population` members, each played with parameters
-    of its own.
+    """Experience of a population: an update eats what `population` members have reached (`Played`), each with
+    parameters of its own in one episode of at most `episode_limit` steps.
 
-    `perturb(params, noise, sign)` gives a member's parameters from the published ones, `size` numbers of the noise
-    table and a sign: vmapped over members by whoever plays them.
+    A member is an index into the noise table and a sign: `perturb(params, noise, sign)` makes its parameters of the
+    published ones and the `size` numbers from that index on. It is vmapped in JAX, and called with NumPy arrays on
+    the host: plain arithmetic does for both. Members come in pairs with the same index and opposite signs.
     """
 
     population: int
     episode_limit: int
     size: int
-    table: int
+    table: NoiseTable
     perturb: Callable
+    observes: bool = False  # whether statistics of the observations come with the members' records
+
+    @property
+    def last_index(self) -> int:
+        """The largest index that leaves `size` numbers."""
+        return self.table.size - self.size
+
+
+class Seen(NamedTuple):
+    """Rows [k, ...] of observations that stand for all that were seen: weighed, they have their mean and variance."""
+
+    weight: Any  # float32[k]; the weights add up to the number of observations
+    obs: Tree  # float32[k, ...]
+
+
+class Played(NamedTuple):
+    """What an update of a population eats: n members that have played, and the table that their noise lies in."""
+
+    index: Any  # int32[n]
+    sign: Any  # float32[n]: 1 or -1
+    returns: Any  # float32[n]
+    lengths: Any  # int32[n]: steps of its episode
+    valid: Any  # bool[n]: False where there is no member
+    seen: Seen | None
+    table: Any  # float32[size of the table]
 
 
 Rollouts = Fragments | Replay
@@ -106,7 +133,7 @@ class Algorithm(NamedTuple):
         ...                                                        # T times, into a Fragment
         state, metrics, feedback = algorithm.update(state, batch, key, axis)
 
-    What a batch is depends on `experience`: a Fragment, `Drawn` from a replay buffer, or the members of a population.
+    What a batch is depends on `experience`: a Fragment, `Drawn` from a replay buffer, or `Played` members.
     `hyper` is a dict of scalars that are traced, so that changing one compiles nothing.
     `axis` names the mapped axis when rows are sharded over devices: gradients and statistics are
     then reduced over it.

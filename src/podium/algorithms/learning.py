@@ -7,7 +7,7 @@
 the metrics hold `gradient_updates`: how many were made. Where it is 0 the others mean nothing: see `reported`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,10 +22,10 @@ from podium.core.types import Fragment, Tree
 GRADIENT_UPDATES = "gradient_updates"
 
 
-def init(algorithm: Algorithm, fragment: Fragment) -> Tree:
-    """The store before the first fragment, of which this is one by its shapes."""
+def init(algorithm: Algorithm, fragment: Fragment, devices: int = 1) -> Tree:
+    """The store before the first fragment, of which this is one by its shapes; the share of one of the devices."""
     if isinstance(algorithm.experience, Replay):
-        return replay.init(algorithm.experience, fragment)
+        return replay.init(algorithm.experience, fragment, devices)
     return ()
 
 
@@ -39,16 +39,10 @@ def learn(
         return train, store, metrics
     assert isinstance(experience, Replay), "members are not fragments"
     store = replay.add(experience, store, fragment)
-    rows = fragment.valid.size * (1 if axis is None else jax.lax.axis_size(axis))
-    key = key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
-    run = _updates(algorithm, store, key, updates_per_fragment(experience, rows), axis)
+    devices = 1 if axis is None else jax.lax.axis_size(axis)
+    count = updates_per_fragment(experience, fragment.valid.size * devices)
     enough = add_up(store.steps, axis) >= experience.starts
-    _, shapes = jax.eval_shape(run, (train, store.tree, store.top))
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    # The fragments themselves stay outside: a branch that returned them would copy them.
-    changed = train, store.tree, store.top
-    (train, tree, top), metrics = jax.lax.cond(enough, run, lambda changed: (changed, nothing), changed)
-    return train, store._replace(tree=tree, top=top), metrics
+    return _update_from(store, algorithm, train, key, count, enough, axis)
 
 
 def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,27 +67,42 @@ def updates_per_fragment(experience: Replay, rows: int) -> int:
     return round(updates)
 
 
-def _updates(algorithm: Algorithm, store: replay.Buffer, key: jax.Array, count: int, axis: str | None) -> Callable:
-    """A function that makes so many updates, each of rows drawn anew; it changes no more than it is given."""
+def _update_from(
+    store: replay.Buffer,
+    algorithm: Algorithm,
+    train: Tree,
+    key: jax.Array,
+    count: int,
+    enough: jax.Array,
+    axis: str | None,
+) -> tuple[Tree, Tree, dict[str, jax.Array]]:
+    """So many updates, each of rows drawn anew, or none where there is not enough to draw from."""
     experience = algorithm.experience
     assert isinstance(experience, Replay)
     devices = 1 if axis is None else jax.lax.axis_size(axis)
     if experience.batch_size % devices:
         raise ConfigError(f"algorithm.batch_size = {experience.batch_size}: must be a multiple of {devices} device(s)")
+    key = key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
+    keys = jax.random.split(key, (count, 2))
 
-    def update(carry: tuple, key: jax.Array) -> tuple:
-        train, tree, top = carry
+    def update(train: Tree, tree: Tree, top: jax.Array, number: jax.Array) -> tuple:
         buffer = store._replace(tree=tree, top=top)
-        draw_key, learn_key = jax.random.split(key)
-        drawn, index = replay.draw(experience, buffer, draw_key, experience.batch_size // devices)
+        draw_key, learn_key = keys[number]
+        drawn, index = replay.draw(experience, buffer, draw_key, experience.batch_size // devices, axis)
         train, metrics, priorities = algorithm.update(train, drawn, learn_key, axis)
-        if tree is not None:
-            buffer = replay.reprioritize(experience, buffer, index, priorities)
-        return (train, buffer.tree, buffer.top), metrics
+        buffer = replay.reprioritize(experience, buffer, index, priorities)
+        return train, buffer.tree, buffer.top, metrics
 
-    def run(carry: tuple) -> tuple:
-        carry, metrics = jax.lax.scan(update, carry, jax.random.split(key, count))
-        means = jax.tree.map(jnp.mean, metrics)
-        return carry, means | {GRADIENT_UPDATES: jnp.full((), count, jnp.int32)}
+    def add_update(number: jax.Array, carry: tuple) -> tuple:
+        train, tree, top, sums = carry
+        *after, metrics = update(train, tree, top, number)
+        return *after, jax.tree.map(jnp.add, sums, metrics)
 
-    return run
+    # A loop of no turns where there is not enough, and the fragments outside of it: a branch, or a loop that returned
+    # them, would copy the buffer.
+    shapes = jax.eval_shape(update, train, store.tree, store.top, jnp.int32(0))[-1]
+    sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    turns = jnp.where(enough, count, 0)
+    train, tree, top, sums = jax.lax.fori_loop(0, turns, add_update, (train, store.tree, store.top, sums))
+    metrics = {name: total / count for name, total in sums.items()}
+    return train, store._replace(tree=tree, top=top), metrics | {GRADIENT_UPDATES: turns}

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from podium.algorithms import collectives, minibatches
+from podium.algorithms.advantages import Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import ROWS_PER_CORE, add_up
 from podium.algorithms.steps import Steps, explained_variance, to_items, to_rows, weigh
@@ -23,7 +24,6 @@ from podium.core.types import ActInput, Fragment, Tree
 from podium.networks import network as networks
 from podium.networks.network import Network
 from podium.ops import distributions, statistics
-from podium.ops.returns import generalized_advantages
 
 ADAM = optax.scale_by_adam(eps=1e-5)
 
@@ -56,8 +56,13 @@ class Part(NamedTuple):
 
 def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """PPO for one environment spec."""
+    return make_with(by_gae, config, experiment, spec)
+
+
+def make_with(estimate: Estimator, config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
+    """The same with another estimator of advantages: APPO."""
     network = make_network(experiment, spec)
-    ppo = PPO(config, experiment, spec, network)
+    ppo = PPO(config, experiment, spec, network, estimate)
     _check(config, experiment, spec, ppo.recurrent)
     _check_parts(config, network)
     return Algorithm(
@@ -88,6 +93,7 @@ class PPO:
     experiment: Experiment
     spec: EnvSpec
     network: Network
+    estimate: Estimator
 
     @property
     def recurrent(self) -> bool:
@@ -159,16 +165,18 @@ class PPO:
         obs = _normalize(state.params, batch.obs)
         outputs, value, _ = self.network.apply(state.params.network, batch.memory, obs, batch.first)
         reward = statistics.scale(state.returns, batch.reward) if self.config.normalize_rewards else batch.reward
-        gamma, lambda_ = state.hyper["gamma"], state.hyper["gae_lambda"]
-        advantage = generalized_advantages(reward, value, batch.terminated, batch.truncated, gamma, lambda_)
+        mask = None if batch.mask is None else batch.mask[:-1]
+        log_prob = self.distribution(state.params, outputs[:-1], mask).log_prob(batch.action)
+        log_ratio = log_prob - batch.extras["log_prob"]
+        found = self.estimate(state.hyper, batch._replace(reward=reward), value, log_ratio)
         return Steps(
             obs=jax.tree.map(lambda x: x[:-1], obs),
             first=batch.first[:-1],
-            mask=None if batch.mask is None else batch.mask[:-1],
+            mask=mask,
             action=batch.action,
             log_prob=batch.extras["log_prob"],
-            advantage=advantage,
-            target=advantage + value[:-1],
+            advantage=found.advantage,
+            target=found.target,
             value=value[:-1],
             outputs=outputs[:-1] if self.config.objective == "adaptive_kl" else None,
             weight=batch.valid.astype(jnp.float32),

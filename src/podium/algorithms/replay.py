@@ -24,98 +24,116 @@ SMALL = 1e-6
 
 
 class Buffer(NamedTuple):
-    """N fragments [N, T, B, ...], of which so many are `filled`, and where the next one goes."""
+    """Room for N fragments [N, T, B, ...], the newest in the place of the oldest."""
 
     fragments: Fragment
-    filled: jax.Array
-    position: jax.Array
-    steps: jax.Array  # valid steps added since the start
+    added: jax.Array  # fragments since the start: the next one goes to `added` % N
+    steps: jax.Array  # valid steps added, counted until there are enough to start from
     tree: Any  # of the priorities of rows, or None where all are drawn alike
     top: jax.Array  # the greatest priority so far: that of what is new
 
 
-def num_fragments(experience: Replay, rows: int) -> int:
-    """How many fragments of so many rows the buffer holds.
+def num_fragments(experience: Replay, rows: int, devices: int = 1) -> int:
+    """How many fragments of so many rows a buffer holds, if so many devices have one each.
 
     >>> num_fragments(Replay(length=8, discount=0.99, batch_size=1, capacity=100, starts=0, ratio=1), rows=4)
     3
     """
-    size = experience.capacity // (experience.length * rows)
+    size = experience.capacity // (experience.length * rows * devices)
     if size < 1:
         raise ConfigError(
             f"algorithm.buffer_size = {experience.capacity}: must hold at least one fragment of "
-            f"{experience.length} steps x {rows} environments"
+            f"{experience.length} steps x {rows * devices} environments"
         )
     return size
 
 
-def init(experience: Replay, fragment: Fragment) -> Buffer:
+def init(experience: Replay, fragment: Fragment, devices: int = 1) -> Buffer:
     """An empty buffer for fragments like this one (its shapes and dtypes are looked at only)."""
     kept = _keep(experience, fragment)
     rows = fragment.valid.shape[1]
-    size = num_fragments(experience, rows)
+    size = num_fragments(experience, rows, devices)
     fragments = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), kept)
     leaves = size * rows * (1 if experience.sequences else experience.length)
     tree = sum_tree.init(leaves) if experience.priority_exponent else None
-    zero = jnp.zeros((), jnp.int32)
-    return Buffer(fragments, zero, zero, zero, tree, jnp.ones(()))
+    # Two zeros: a buffer is changed in place, where no array may be two of its parts.
+    return Buffer(fragments, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), tree, jnp.ones(()))
 
 
 def add(experience: Replay, buffer: Buffer, fragment: Fragment) -> Buffer:
     """The fragment in the place of the oldest one, or of none."""
     kept = _keep(experience, fragment)
+    size = buffer.fragments.valid.shape[0]
+    position = buffer.added % size
     fragments = jax.tree.map(
-        lambda into, x: jax.lax.dynamic_update_index_in_dim(into, x.astype(into.dtype), buffer.position, 0),
+        lambda into, x: jax.lax.dynamic_update_index_in_dim(into, x.astype(into.dtype), position, 0),
         buffer.fragments,
         kept,
     )
-    size = buffer.fragments.valid.shape[0]
     tree = buffer.tree
     if tree is not None:
         valid = jnp.any(fragment.valid, axis=0) if experience.sequences else fragment.valid
-        leaves = buffer.position * valid.size + jnp.arange(valid.size)
+        leaves = position * valid.size + jnp.arange(valid.size)
         tree = sum_tree.put(tree, leaves, jnp.where(valid.ravel(), buffer.top, 0.0))
     return buffer._replace(
         fragments=fragments,
-        filled=jnp.minimum(buffer.filled + 1, size),
-        position=(buffer.position + 1) % size,
-        steps=buffer.steps + jnp.sum(fragment.valid, dtype=jnp.int32),
+        added=buffer.added + 1,
+        # Not counted on for ever: a run of 2^31 steps would begin again.
+        steps=jnp.minimum(buffer.steps + jnp.sum(fragment.valid, dtype=jnp.int32), experience.starts),
         tree=tree,
     )
 
 
-def draw(experience: Replay, buffer: Buffer, key: jax.Array, batch: int) -> tuple[Drawn, jax.Array]:
+def rows_per_fragment(experience: Replay, buffer: Buffer) -> int:
+    """How many rows a fragment gives: steps, or sequences. Row i is of the fragment in place i // rows_per_fragment."""
+    _, length, columns = buffer.fragments.valid.shape
+    return columns * (1 if experience.sequences else length)
+
+
+def draw(
+    experience: Replay, buffer: Buffer, key: jax.Array, batch: int, axis: str | None = None
+) -> tuple[Drawn, jax.Array]:
     """Rows with their weights, and their places for `reprioritize`. The buffer must hold a fragment."""
-    _, length, rows = buffer.fragments.valid.shape
-    per_fragment = rows * (1 if experience.sequences else length)
+    per_fragment = rows_per_fragment(experience, buffer)
+    size, _, columns = buffer.fragments.valid.shape
     if buffer.tree is None:
-        index = jax.random.randint(key, (batch,), 0, buffer.filled * per_fragment)
-        weight = jnp.ones(batch)
+        index = jax.random.randint(key, (batch,), 0, jnp.minimum(buffer.added, size) * per_fragment)
     else:
         # One of each of `batch` equal parts of the total: fewer repetitions than independent draws.
-        points = (jnp.arange(batch) + jax.random.uniform(key, (batch,))) / batch
-        index = sum_tree.draw(buffer.tree, points)
-        share = sum_tree.weights(buffer.tree, index) / sum_tree.total(buffer.tree)
-        weight = (jnp.maximum(share, 1e-12) * buffer.filled * per_fragment) ** -experience.priority_correction
-        weight = weight / jnp.max(weight)
+        index = sum_tree.draw(buffer.tree, (jnp.arange(batch) + jax.random.uniform(key, (batch,))) / batch)
     number, place = index // per_fragment, index % per_fragment
     if experience.sequences:
-        sequences = _pick_sequences(buffer.fragments, number, place)
-        return Drawn(sequences, weight * jnp.any(sequences.valid, axis=0)), index
-    step, row = place // rows, place % rows
-    valid = buffer.fragments.valid[number, step, row]
-    return Drawn(_pick_transitions(buffer.fragments, experience.n_step, number, step, row), weight * valid), index
+        picked = _pick_sequences(buffer.fragments, number, place)
+        valid = jnp.any(picked.valid, axis=0)
+    else:
+        step, column = place // columns, place % columns
+        picked = _pick_transitions(buffer.fragments, experience.n_step, number, step, column)
+        valid = buffer.fragments.valid[number, step, column]
+    return Drawn(picked, _weigh(experience, buffer, index, valid, axis)), index
 
 
-def reprioritize(experience: Replay, buffer: Buffer, index: jax.Array, priorities: jax.Array) -> Buffer:
-    """New priorities, such as absolute errors, of rows drawn from this buffer."""
+def reprioritize(
+    experience: Replay, buffer: Buffer, index: jax.Array, priorities: jax.Array, known: jax.Array | None = None
+) -> Buffer:
+    """New priorities, such as absolute errors, of rows drawn from this buffer, or of those `known` of them."""
     if buffer.tree is None:
         return buffer
-    raised = (jnp.abs(priorities) + SMALL) ** experience.priority_exponent
-    # What was never to be drawn (a reset row, hit by rounding) stays so.
-    raised = jnp.where(sum_tree.weights(buffer.tree, index) > 0, raised, 0.0)
-    tree = sum_tree.put(buffer.tree, index, raised)
+    # What was never to be drawn (a reset row) stays so.
+    known = (sum_tree.weights(buffer.tree, index) > 0) & (True if known is None else known)
+    raised = jnp.where(known, (jnp.abs(priorities) + SMALL) ** experience.priority_exponent, 0.0)
+    tree = sum_tree.put(buffer.tree, jnp.where(known, index, sum_tree.NOBODY), raised)
     return buffer._replace(tree=tree, top=jnp.maximum(buffer.top, jnp.max(raised)))
+
+
+def _weigh(experience: Replay, buffer: Buffer, index: jax.Array, valid: jax.Array, axis: str | None) -> jax.Array:
+    """P(i)^-beta, over the greatest of the batch (Schaul et al., 2016); 0 for reset rows."""
+    if buffer.tree is None:
+        return valid.astype(jnp.float32)
+    share = sum_tree.weights(buffer.tree, index) / sum_tree.total(buffer.tree)
+    valid = valid & (share > 0)
+    least = jnp.min(jnp.where(valid, share, jnp.inf))
+    least = least if axis is None else jax.lax.pmin(least, axis)
+    return jnp.where(valid, (least / share) ** experience.priority_correction, 0.0)
 
 
 def _keep(experience: Replay, fragment: Fragment) -> Fragment:

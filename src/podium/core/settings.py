@@ -160,7 +160,7 @@ def _choose_preset(preset: str | None, algorithm: str, env: str) -> tuple[str | 
     if preset == "auto":
         return find_preset(algorithm, env) or (None, {})
     name = f"{algorithm}/{preset}" if f"{algorithm}/{preset}" in list_presets() else preset
-    tree = load_preset(name)
+    tree = load_preset(name, f"{algorithm}/")
     if not name.startswith(f"{algorithm}/"):
         raise ConfigError(f"preset = {preset!r}: is not for {algorithm!r}; `podium presets` lists them")
     return name, tree

@@ -15,6 +15,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from podium.algorithms.algorithm import Members
 from podium.core.config import TopologyConfig
 from podium.core.errors import EnvError
 from podium.core.specs import Action, Box, Discrete
@@ -79,6 +80,9 @@ def measure(plan: Plan) -> Costs:
     short = is_short(measured, num_envs, plan.experiment.limits.total_steps, _seconds(plan))
     if (short and _transport(plan) is None) or not (parallel or _may_leave(plan)):
         return measured
+    if isinstance(plan.algorithm.experience, Members):
+        # An update comes after thousands of steps, and only actors can act: the environments decide.
+        return replace(measured, update=Cost(1e-9, 1e-9))
     measured = replace(measured, act={num_envs: measure_act(plan, num_envs)})
     if parallel and acts_cheaply(measured, num_envs):
         return measured

@@ -4,11 +4,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
+from typing import TypeVar
 
 import jax
 import numpy as np
 
+from podium.algorithms.algorithm import Members
 from podium.core.errors import EnvError
+from podium.envs.interface import HostEnv
 from podium.launch.plan import Plan
 from podium.ops.keys import run_key
 from podium.protocol.memory import MemoryTransport
@@ -19,6 +23,9 @@ from podium.runs.summary import Samples
 from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts
+from podium.workers.member_actor import Mean, MemberActor
+from podium.workers.member_records import BATCHES
+from podium.workers.member_slot import MemberSlot
 from podium.workers.policies import InlinePolicy, Policy
 from podium.workers.served_policy import ServedPolicy
 from podium.workers.slot import Slot
@@ -29,34 +36,56 @@ LEAVE_LIMIT_S = 5.0
 """How long an actor may take to end its step once it is told to go."""
 REPLY_LIMIT_S = 60.0
 
+AnySlot = TypeVar("AnySlot", Slot, MemberSlot)
+
 
 def credits(plan: Plan) -> int:
     """Buffers of one actor: its slots may be so many versions ahead of the learner, and no more."""
-    return (plan.experiment.topology.staleness + 1) * plan.slots // plan.actors
+    batches = BATCHES if isinstance(plan.algorithm.experience, Members) else 1
+    return (plan.experiment.topology.staleness * batches + 1) * plan.slots // plan.actors
 
 
 def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[Slot]:
-    """The slots of one actor, with their environments.
+    """The slots of one actor, with their environments."""
+    num_envs = plan.experiment.env.num_envs
+    exploration = plan.algorithm.rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
 
-    Seeds belong to environments, whoever steps them. A resumed run or a restarted actor has other ones: it would
+    def make(number: int, env: HostEnv) -> Slot:
+        return Slot(number, env, layouts, update, exploration[number * plan.rows : (number + 1) * plan.rows])
+
+    return _make_each(plan, actor, update, incarnation, make)
+
+
+def make_member_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[MemberSlot]:
+    """The same for an actor that plays members."""
+    members, memory = plan.algorithm.experience, layouts.request.tree(layouts.request.schema.fields).memory
+    assert isinstance(members, Members)
+
+    def make(number: int, env: HostEnv) -> MemberSlot:
+        return MemberSlot(number, env, layouts.params, memory, members)
+
+    return _make_each(plan, actor, update, incarnation, make)
+
+
+def _make_each(
+    plan: Plan, actor: int, update: int, incarnation: int, make: Callable[[int, HostEnv], AnySlot]
+) -> list[AnySlot]:
+    """Seeds belong to environments, whoever steps them. A resumed run or a restarted actor has other ones: it would
     repeat its episodes.
     """
     entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
     seeds = np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
-    num_envs = plan.experiment.env.num_envs
-    exploration = plan.algorithm.rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
     share, slots = plan.slots // plan.actors, []
     with ExitStack() as stack:
         for number in range(actor * share, (actor + 1) * share):
-            rows = slice(number * plan.rows, (number + 1) * plan.rows)
-            env = plan.env.make_host(seeds[rows])
+            env = plan.env.make_host(seeds[number * plan.rows : (number + 1) * plan.rows])
             stack.callback(env.close)
-            slots.append(Slot(number, env, layouts, update, exploration[rows]))
+            slots.append(make(number, env))
         stack.pop_all()
     return slots
 
 
-def close_slots(slots: Sequence[Slot]) -> None:
+def close_slots(slots: Sequence[Slot] | Sequence[MemberSlot]) -> None:
     """Close their environments."""
     for slot in slots:
         slot.env.close()
@@ -76,6 +105,25 @@ def make_actor(
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
     staleness = plan.experiment.topology.staleness
     return Actor(slots, policy, sender, layouts, plan.algorithm.rollouts, key, ledger, staleness, beat, follow)
+
+
+def make_member_actor(
+    plan: Plan,
+    layouts: Layouts,
+    slots: Sequence[MemberSlot],
+    mean: Mean,
+    life: SenderId,
+    sender: SampleSender,
+    ledger: ActorLedger,
+    beat: Callable[[dict[str, float]], None] = lambda metrics: None,
+    follow: Callable[[], None] = lambda: None,
+) -> MemberActor:
+    """An actor of a population. Where actors draw members by themselves, each life of one draws others."""
+    _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
+    staleness, num_envs = plan.experiment.topology.staleness, plan.experiment.env.num_envs
+    seed = [plan.experiment.seed, *(life if staleness else ())]
+    how = key, seed, num_envs, ledger, staleness, beat, follow
+    return MemberActor(slots, mean, sender, layouts, plan.algorithm, *how)
 
 
 class Crew:
@@ -139,15 +187,21 @@ class Crew:
         """What the actors produced and what became of it, counted by both sides."""
         return balance(books.account, self._ledgers, running=not self.stop.is_set())
 
-    def _actor(self, index: int, samples: str, update: int) -> Actor:
-        plan, layouts = self._plan, self._layouts
-        slots = make_slots(plan, layouts, index, update, incarnation=0)
+    def _actor(self, index: int, samples: str, update: int) -> Actor | MemberActor:
+        plan, layouts, life = self._plan, self._layouts, SenderId(index, 0)
+        if isinstance(plan.algorithm.experience, Members):
+            reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
+            mean = Mean(layouts.params, self._stack.enter_context(closing(reader)))
+            slots = make_member_slots(plan, layouts, index, update, incarnation=0)
+            make = partial(make_member_actor, plan, layouts, slots, mean, life)
+        else:
+            slots = make_slots(plan, layouts, index, update, incarnation=0)
+            make = partial(make_actor, plan, layouts, slots, self._policy(life, len(slots)))
         self._stack.callback(close_slots, slots)
-        life = SenderId(index, 0)
         sender = self._transport.sample_sender(samples, layouts.record.schema, life, credits(plan))
         self._stack.enter_context(closing(sender))
         ledger = self._ledgers[f"{index}.0"] = ActorLedger.in_memory()
-        return make_actor(plan, layouts, slots, self._policy(life, len(slots)), sender, ledger)
+        return make(sender, ledger)
 
     def _policy(self, life: SenderId, slots: int) -> Policy:
         plan, layouts, staleness = self._plan, self._layouts, self._plan.experiment.topology.staleness
@@ -171,7 +225,7 @@ class Crew:
         rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
         return InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s), server.endpoint
 
-    def _run(self, worker: Actor | InferenceWorker) -> None:
+    def _run(self, worker: Actor | MemberActor | InferenceWorker) -> None:
         try:
             worker.run(self.stop)
         except BaseException as error:  # noqa: BLE001 - handed to the learner's thread, which raises it

@@ -9,16 +9,17 @@ import jax
 
 from podium.algorithms import ppo
 from podium.algorithms import registry as algorithms
-from podium.algorithms.algorithm import Algorithm
+from podium.algorithms.algorithm import Algorithm, Members, Replay
 from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.algorithm_configs import PPOConfig
+from podium.core.algorithm_configs import OffPolicyConfig, PPOConfig
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
+from podium.launch import populations
 from podium.launch.devices import configure
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
@@ -52,6 +53,12 @@ class Plan:
         return self.transport == "memory"
 
     @property
+    def replay(self) -> Replay:
+        """The experience of an off-policy algorithm."""
+        assert isinstance(self.algorithm.experience, Replay)
+        return self.algorithm.experience
+
+    @property
     def rows(self) -> int:
         """Environments in each slot."""
         return self.experiment.env.num_envs // self.slots
@@ -64,13 +71,19 @@ def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
     notes = (*notes, env.note, f"mode {mode}: {why}")
-    topology = experiment.topology
+    topology, experience = experiment.topology, algorithm.experience
+    if isinstance(experience, Members):
+        populations.check(experiment, experience, mode)
     if mode == "fused":
         _refuse_workers(experiment)
-        devices = _choose_devices(experiment, env.spec)
+        if isinstance(experience, Members):
+            devices = populations.choose_devices(experiment, experience)
+        else:
+            devices = _choose_devices(experiment, env.spec)
         topology = replace(topology, mode=mode, devices=devices)
         return Plan(replace(experiment, topology=topology), env, algorithm, mode, 1, 1, "memory", devices, notes)
     actors = topology.actors or 1
+    _check_replay_workers(experiment, algorithm, actors)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
     importable = env_factory is None or _is_importable(experiment, env_factory)
     if transport != "memory" and not importable:
@@ -103,8 +116,10 @@ def _is_open(experiment: Experiment) -> bool:
 
 def draw(plan: Plan) -> str:
     """The resolved experiment as TOML, then the program as text."""
-    experiment = plan.experiment
-    if plan.mode == "fused":
+    experiment, experience = plan.experiment, plan.algorithm.experience
+    if plan.mode == "fused" and isinstance(experience, Members):
+        program = populations.draw(experiment, experience, plan.devices)
+    elif plan.mode == "fused":
         rows = f"[{experiment.algorithm.fragment_length} x {experiment.env.num_envs}]"
         program = [
             f"fused   x1   {plan.devices} device(s), {iterations_per_dispatch(experiment)} iteration(s) a dispatch",
@@ -131,13 +146,26 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
 def _refuse_workers(experiment: Experiment) -> None:
     """A fused run is one program: it has no actors, and says so."""
     topology = experiment.topology
-    for name in ("actors", "slots"):
-        if getattr(topology, name) not in (None, 1):
+    for name in ("actors", "slots", "replay_workers"):
+        if getattr(topology, name) not in (None, 1 if name != "replay_workers" else 0):
             raise ConfigError(
                 f"topology.{name} = {getattr(topology, name)}: a fused run has no actors; add topology.mode=inline"
             )
     if topology.transport not in ("auto", "memory"):
         raise ConfigError(f"topology.transport = {topology.transport!r}: a fused run has no streams; use auto")
+
+
+def _check_replay_workers(experiment: Experiment, algorithm: Algorithm, actors: int) -> None:
+    workers = experiment.topology.replay_workers
+    if not workers:
+        return
+    where = f"topology.replay_workers = {workers}:"
+    if not isinstance(algorithm.experience, Replay):
+        raise ConfigError(f"{where} {experiment.algorithm.name} has no replay; use 0, or an off-policy algorithm")
+    if actors % workers:
+        raise ConfigError(f"{where} must divide topology.actors = {actors}")
+    if algorithm.experience.batch_size % workers:
+        raise ConfigError(f"{where} must divide algorithm.batch_size = {algorithm.experience.batch_size}")
 
 
 def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:
@@ -163,13 +191,15 @@ def _fewest_slots(num_envs: int, actors: int, each: int) -> int:
 
 def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transport:
     wanted = experiment.topology.transport
-    if wanted == "memory" and experiment.topology.evaluators:
-        raise ConfigError("topology.transport = 'memory': evaluators are processes; use shm or tcp")
+    topology = experiment.topology
+    if wanted == "memory" and (topology.evaluators or topology.replay_workers):
+        who = "evaluators" if topology.evaluators else "replay workers"
+        raise ConfigError(f"topology.transport = 'memory': {who} are processes; use shm or tcp")
     if wanted == "shm" and sys.platform != "linux":
         raise ConfigError("topology.transport = 'shm': needs Linux; use tcp")
     if wanted != "auto":
         return wanted
-    if mode == "inline" and actors == 1 and not experiment.topology.evaluators:
+    if mode == "inline" and actors == 1 and not topology.evaluators and not topology.replay_workers:
         return "memory"
     return "shm" if sys.platform == "linux" else "tcp"
 
@@ -183,7 +213,7 @@ def _choose_devices(experiment: Experiment, spec: EnvSpec) -> int:
     wanted, available, blocks = experiment.topology.devices, jax.local_device_count(), _blocks(experiment)
     if wanted is None:
         if jax.default_backend() == "cpu":
-            rows = getattr(experiment.algorithm, "minibatch_size", experiment.steps_per_update)
+            rows = _minibatch(experiment) or experiment.steps_per_update
             available = min(available, max(_parts(experiment, spec), rows // ROWS_PER_CORE))
         return max(n for n in range(1, available + 1) if blocks % n == 0)
     if wanted > available:
@@ -206,7 +236,13 @@ def _parts(experiment: Experiment, spec: EnvSpec) -> int:
 
 def _blocks(experiment: Experiment) -> int:
     """Into how many blocks an algorithm with minibatches cuts the environments; each device has whole ones."""
-    rows = getattr(experiment.algorithm, "minibatch_size", 0)
-    if experiment.network.memory != "none" or experiment.network.factory is not None:
+    rows, on_policy = _minibatch(experiment), not isinstance(experiment.algorithm, OffPolicyConfig)
+    if on_policy and (experiment.network.memory != "none" or experiment.network.factory is not None):
         rows //= experiment.algorithm.fragment_length
     return num_blocks(experiment.env.num_envs, rows)
+
+
+def _minibatch(experiment: Experiment) -> int:
+    """Rows of a gradient step, where the algorithm has such a field; else 0."""
+    config = experiment.algorithm
+    return getattr(config, "batch_size" if isinstance(config, OffPolicyConfig) else "minibatch_size", 0)

@@ -7,6 +7,7 @@ import jax
 from podium.orchestrator.drawing import draw
 from podium.orchestrator.program import Edge, Ends, Group, Program, Resources
 from podium.workers.layout import Layouts, make_layouts
+from podium.workers.replay_layout import make_replay_layouts
 
 if TYPE_CHECKING:
     from podium.launch.plan import Plan
@@ -15,7 +16,7 @@ ROLES = "podium.launch.roles"
 
 
 def make_program(plan: "Plan", payload: dict[str, Any]) -> Program:
-    """Learner and actors; in served mode inference workers between them; evaluators beside them."""
+    """Learner and actors; between them inference workers (served) and replay workers; evaluators beside them."""
     topology = plan.experiment.topology
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
     core = Resources(cpus=1)
@@ -29,6 +30,8 @@ def make_program(plan: "Plan", payload: dict[str, Any]) -> Program:
     if plan.mode == "served":
         groups.append(Group("inference", topology.inference_workers, f"{ROLES}:inference", payload, device))
         readers.append("inference")
+    if topology.replay_workers:
+        groups.append(Group("replay", topology.replay_workers, f"{ROLES}:replay", payload, core))
     if topology.evaluators:
         groups.append(Group("evaluator", topology.evaluators, f"{ROLES}:evaluator", payload, core))
         readers.append("evaluator")
@@ -48,11 +51,17 @@ def _edges(plan: "Plan", layouts: Layouts, readers: tuple[str, ...]) -> list[Edg
         return Ends(schema, schema)
 
     where = plan.transport
+    kept_by = "replay" if plan.experiment.topology.replay_workers else "learner"
+    record, sharded = ends(layouts.record.schema), kept_by == "replay"
     edges = [
-        Edge("samples", ("actor",), ("learner",), schema=ends(layouts.record.schema), transport=where),
+        Edge("samples", ("actor",), (kept_by,), schema=record, transport=where, sharded=sharded),
         Edge("parameters", ("learner",), readers, schema=ends(layouts.params.schema), transport=where),
     ]
     if plan.mode == "served":
         request, answer = ends(layouts.request.schema), ends(layouts.answer.schema)
         edges.append(Edge("inference", ("actor",), ("inference",), schema=request, reply=answer, transport=where))
+    if sharded:
+        asked = make_replay_layouts(plan.replay, layouts)
+        request, answer = ends(asked.request.schema), ends(asked.answer.schema)
+        edges.append(Edge("inference", ("learner",), ("replay",), schema=request, reply=answer, transport=where))
     return edges

@@ -51,6 +51,8 @@ def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
     counts.notes += restored.notes
     if plan.in_one_process:
         book_what_is_lost(counts, directory)
+    if plan.experiment.topology.replay_workers:
+        counts.notes.append(f"resumed at update {counts.updates}: the replay workers began empty")
     if plan.mode != "fused":
         counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
     track = ("tensorboard",) if directory.tensorboard.exists() else ()

@@ -9,20 +9,25 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import jax
+
+from podium.algorithms.algorithm import Members
 from podium.core import settings
 from podium.core.errors import PodiumError
 from podium.core.types import Tree
 from podium.launch import crew, recording, training
 from podium.launch.evaluation import play_versions
 from podium.launch.plan import Plan, make_plan
+from podium.ops.keys import run_key
 from podium.orchestrator.status import read_status
 from podium.orchestrator.worker import WorkerContext
 from podium.protocol.directory import Entry
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.shm.transport import ShmTransport
-from podium.protocol.streams import InferenceClient, ParameterReader, SampleSender, Transport
+from podium.protocol.streams import InferenceClient, ParameterPublisher, ParameterReader, SampleSender, Transport
 from podium.protocol.tcp.transport import TcpTransport
 from podium.runs.books import ActorLedger, Books, tally
 from podium.runs.checkpoint import Checkpoints
@@ -32,7 +37,12 @@ from podium.runs.recorder import Recorder
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.learner import Learner
+from podium.workers.member_actor import Mean
+from podium.workers.member_learner import MemberLearner
 from podium.workers.policies import InlinePolicy, Policy
+from podium.workers.replay import ReplayWorker
+from podium.workers.replay_layout import make_replay_layouts
+from podium.workers.replay_learner import TURNS, ReplayLearner
 from podium.workers.served_policy import ServedPolicy
 
 PEER_LIMIT_S = 300.0
@@ -56,23 +66,19 @@ def learner(context: WorkerContext) -> None:
         init_from = payload["init_from"]
         source = None if init_from is None else RunDirectory(Path(init_from))
         beginning = recording.begin(plan, source, payload["track"])
-    version = Version(context.incarnation, beginning.counts.updates)
     bar = Progress(plan.experiment.limits.total_steps)
     with ExitStack() as stack:
         transport = stack.enter_context(_transport(context, plan))
-        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
         publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        books = Books(run.ledger)
-        stack.callback(books.close)
-        books.open(beginning.counts.env_steps)
+        build = _learner_of_rows if plan.experiment.topology.replay_workers else _learner_of_fragments
+        worker, endpoints = build(context, run, plan, layouts, beginning, transport, publisher, stack)
 
         def work(recorder: Recorder) -> Tree:
             recorder.tally = lambda: tally(run.ledger, payload["since"], running=True)
             began = time.monotonic()
-            worker = training.make_learner(plan, layouts, beginning.state, version, receiver, publisher, books)
             worker.warm_up()
             worker.publish()
-            context.member.announce({"samples": receiver.endpoint, "parameters": publisher.endpoint})
+            context.member.announce({**endpoints, "parameters": publisher.endpoint})
             with worker:
                 while not worker.wait(0.5) and not context.stop.is_set():
                     pass  # actors import and compile, too: neither is part of the rate
@@ -82,6 +88,69 @@ def learner(context: WorkerContext) -> None:
 
         with bar:
             recording.record(plan, run, beginning, bar, context.stop, None, work)
+
+
+def _learner_of_fragments(
+    context: WorkerContext,
+    run: RunDirectory,
+    plan: Plan,
+    layouts: Layouts,
+    beginning: recording.Beginning,
+    transport: Transport,
+    publisher: ParameterPublisher,
+    stack: ExitStack,
+) -> tuple[Learner | MemberLearner, dict[str, str]]:
+    """The learner that actors send their fragments to, and where they do."""
+    receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
+    books = Books(run.ledger)
+    stack.callback(books.close)
+    books.open(beginning.counts.env_steps)
+    version = Version(context.incarnation, beginning.counts.updates)
+    worker = training.make_learner(plan, layouts, beginning.state, version, receiver, publisher, books)
+    return worker, {"samples": receiver.endpoint}
+
+
+def _learner_of_rows(
+    context: WorkerContext,
+    run: RunDirectory,
+    plan: Plan,
+    layouts: Layouts,
+    beginning: recording.Beginning,
+    transport: Transport,
+    publisher: ParameterPublisher,
+    stack: ExitStack,
+) -> tuple[ReplayLearner, dict[str, str]]:
+    """The learner that asks replay workers for rows; nobody sends it anything by himself."""
+    shapes, share = make_replay_layouts(plan.replay, layouts), training.make_share(plan)
+    schemas, life = (shapes.request.schema, shapes.answer.schema), SenderId(0, context.incarnation)
+    rows, ends = [share.updates * share.rows] * TURNS, []
+    for entry in _wait_for(context, "replay", plan.experiment.topology.replay_workers):
+        client = transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, PEER_LIMIT_S)
+        ends.append((entry, stack.enter_context(closing(client))))
+    version = Version(context.incarnation, beginning.counts.updates)
+    clients, follow = [client for _, client in ends], _Follow(context, ends)
+    return training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow), {}
+
+
+def replay(context: WorkerContext) -> None:
+    """Keep this shard's part of the past."""
+    run, plan = _read_run(context)
+    layouts, workers = _layouts(plan), plan.experiment.topology.replay_workers
+    experience = replace(plan.replay, capacity=plan.replay.capacity // workers)
+    shapes, life = make_replay_layouts(experience, layouts), context.payload["since"] + context.incarnation
+    with ExitStack() as stack:
+        transport = stack.enter_context(_transport(context, plan))
+        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
+        server = stack.enter_context(closing(transport.inference_server(shapes.request.schema, shapes.answer.schema)))
+        books = Books(run.ledger, f"replay-{context.index}")
+        stack.callback(books.close)
+        _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
+        key = jax.random.fold_in(jax.random.fold_in(key, context.index), life)
+        share, beat = training.make_share(plan), _Beat(context)
+        worker = ReplayWorker(experience, layouts, shapes, receiver, server, books, share, key, life, beat)
+        worker.warm_up()
+        context.member.announce({"samples": receiver.endpoint, "inference": server.endpoint})
+        worker.run(context.stop)
 
 
 def actor(context: WorkerContext) -> None:
@@ -97,16 +166,25 @@ def actor(context: WorkerContext) -> None:
         servers = _ask_servers(context, plan, layouts, transport, life)
         for _, client in servers:
             stack.enter_context(closing(client))
-        policy = _policy(plan, layouts, reader, [client for _, client in servers])
-        update = _first_update(context, policy, reader)
-        slots = crew.make_slots(plan, layouts, context.index, update, context.incarnation)
+        if isinstance(plan.algorithm.experience, Members):
+            mean = Mean(layouts.params, reader)
+            update = _first_update(context, mean, reader)
+            slots = crew.make_member_slots(plan, layouts, context.index, update, context.incarnation)
+            make = partial(crew.make_member_actor, plan, layouts, slots, mean, life)
+        else:
+            policy = _policy(plan, layouts, reader, [client for _, client in servers])
+            update = _first_update(context, policy, reader)
+            slots = crew.make_slots(plan, layouts, context.index, update, context.incarnation)
+            make = partial(crew.make_actor, plan, layouts, slots, policy)
         stack.callback(crew.close_slots, slots)
-        samples = peer.endpoints["samples"]
+        shards = plan.experiment.topology.replay_workers
+        keeper = _wait_for(context, "replay", shards)[context.index % shards] if shards else peer
+        samples = keeper.endpoints["samples"]
         sender = transport.sample_sender(samples, layouts.record.schema, life, crew.credits(plan))
         stack.enter_context(closing(sender))
         ledger = ActorLedger.create(run.ledger, *life)
-        follow = _Follow(context, [(peer, sender), (peer, reader), *servers])
-        worker = crew.make_actor(plan, layouts, slots, policy, sender, ledger, _Beat(context), follow)
+        follow = _Follow(context, [(keeper, sender), (peer, reader), *servers])
+        worker = make(sender, ledger, _Beat(context), follow)
         worker.warm_up()
         context.member.announce({})
         worker.run(context.stop)
@@ -170,7 +248,9 @@ def _stream_of(end: End) -> str:
 class _Figures:
     """Figures of all workers once a second, for the learner's report: as the launcher last wrote them."""
 
-    def __init__(self, context: WorkerContext, run: RunDirectory, worker: Learner) -> None:
+    def __init__(
+        self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | MemberLearner
+    ) -> None:
         self._beat, self._run, self._worker = _Beat(context), run, worker
         self._due = 0.0
 
@@ -223,7 +303,10 @@ def _read_run(context: WorkerContext) -> tuple[RunDirectory, Plan]:
     if experiment.env.threads is None:  # actors share the cores, so that EnvPool's threads do not crowd each other
         share = (os.cpu_count() or 1) // (experiment.topology.actors or 1)
         experiment = replace(experiment, env=replace(experiment.env, threads=max(1, share)))
-    return run, make_plan(experiment)
+    plan, shm = make_plan(experiment), Path(context.payload["shm"])
+    if isinstance(plan.algorithm.experience, Members) and shm.is_dir():
+        plan.algorithm.experience.table.share(shm)  # one on each host
+    return run, plan
 
 
 def _layouts(plan: Plan) -> Layouts:
@@ -232,9 +315,13 @@ def _layouts(plan: Plan) -> Layouts:
 
 def _transport(context: WorkerContext, plan: Plan) -> Transport:
     if plan.transport == "shm":
-        return ShmTransport(Path(context.payload["shm"]))
+        directory = Path(context.payload["shm"])
+        if context.role == "replay":  # a directory has one receiver of samples
+            directory = directory / f"replay-{context.index}"
+            directory.mkdir(mode=0o700, exist_ok=True)
+        return ShmTransport(directory)
     assert context.keys is not None, "only threads have no keys, and they need none"
-    return TcpTransport(context.keys)
+    return TcpTransport(context.keys, share=Path(context.payload["shm"]))
 
 
 def _wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Entry]:
@@ -269,7 +356,7 @@ def _policy(plan: Plan, layouts: Layouts, reader: ParameterReader, clients: Sequ
     return ServedPolicy(clients, layouts, reader if staleness == 0 else None)
 
 
-def _first_update(context: WorkerContext, policy: Policy, reader: ParameterReader) -> int:
+def _first_update(context: WorkerContext, policy: Policy | Mean, reader: ParameterReader) -> int:
     """The update that the newest parameters are of."""
     deadline = time.monotonic() + PEER_LIMIT_S
     while time.monotonic() < deadline and not context.stop.is_set():

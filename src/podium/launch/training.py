@@ -3,22 +3,24 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 
 import jax
 
 from podium.algorithms import learning
+from podium.algorithms.algorithm import Members
 from podium.core.errors import EnvError
 from podium.core.types import Fragment, Tree
 from podium.envs.jax_wrappers import vectorize
 from podium.launch.crew import Crew
 from podium.launch.plan import Plan
+from podium.launch.populations import learner_devices
 from podium.ops.keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
-from podium.protocol.streams import ParameterPublisher, SampleReceiver
+from podium.protocol.streams import InferenceClient, ParameterPublisher, SampleReceiver
 from podium.runs.books import Books
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
@@ -26,6 +28,11 @@ from podium.runs.summary import Samples
 from podium.workers.fused import Fused, FusedState
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.learner import Learner
+from podium.workers.member_learner import MemberLearner
+from podium.workers.population import Population
+from podium.workers.replay import Share
+from podium.workers.replay_layout import make_replay_layouts
+from podium.workers.replay_learner import ReplayLearner, start_store
 
 Figures = Callable[[], Mapping[str, float]]
 
@@ -39,6 +46,10 @@ def initial_state(plan: Plan) -> Tree:
         return _fused(plan).init()._asdict()
     key, _, _ = jax.random.split(run_key(plan.experiment.seed), 3)
     train = plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())
+    if shards := plan.experiment.topology.replay_workers:
+        return {"train": train, "store": start_store(shards)}
+    if isinstance(plan.algorithm.experience, Members):
+        return {"train": train, "store": ()}
     return {"train": train, "store": learning.init(plan.algorithm, _example(plan))}
 
 
@@ -106,17 +117,59 @@ def make_learner(
     receiver: SampleReceiver,
     publisher: ParameterPublisher,
     books: Books,
-) -> Learner:
+) -> Learner | MemberLearner:
     """The learner of a plan, from a training state on."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
     staleness = plan.experiment.topology.staleness
+    if isinstance(members := plan.algorithm.experience, Members):
+        devices, train = jax.local_devices()[: learner_devices(members)], state["train"]
+        streams = receiver, publisher, books
+        return MemberLearner(plan.algorithm, layouts, train, key, version, *streams, plan.slots, staleness, devices)
     train, store = jax.device_put((state["train"], state["store"]))
     return Learner(
         plan.algorithm, layouts, train, store, key, version, receiver, publisher, books, plan.slots, staleness
     )
 
 
-def learn(learner: Learner, recorder: Recorder, check: Callable[[], None], figures: Figures = lambda: {}) -> None:
+def make_replay_learner(
+    plan: Plan,
+    layouts: Layouts,
+    state: Tree,
+    version: Version,
+    clients: Sequence[InferenceClient],
+    publisher: ParameterPublisher,
+    follow: Callable[[], None],
+) -> ReplayLearner:
+    """The learner of a plan with replay workers."""
+    _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
+    train = jax.device_put(state["train"])
+    rounds, shapes = make_share(plan), make_replay_layouts(plan.replay, layouts)
+    counts = rounds.updates, rounds.rows
+    return ReplayLearner(
+        plan.algorithm, layouts, shapes, train, state["store"], key, version, clients, publisher, *counts, follow
+    )
+
+
+def make_share(plan: Plan) -> Share:
+    """What each replay worker does of a plan's work."""
+    topology, experience = plan.experiment.topology, plan.replay
+    fragments = plan.slots // topology.replay_workers
+    fragment = experience.length * plan.rows
+    return Share(
+        fragments=fragments,
+        starts=max(fragments, -(-experience.starts // (fragment * topology.replay_workers))),
+        ahead=topology.staleness + 1,
+        updates=learning.updates_per_fragment(experience, plan.experiment.steps_per_update),
+        rows=experience.batch_size // topology.replay_workers,
+    )
+
+
+def learn(
+    learner: Learner | ReplayLearner | MemberLearner,
+    recorder: Recorder,
+    check: Callable[[], None],
+    figures: Figures = lambda: {},
+) -> None:
     """Update after update, until the recorder says that the run has ended.
 
     `check` raises if a worker of this process has died. `figures` gives those of workers.
@@ -161,7 +214,9 @@ def interruptible(progress: Progress) -> Iterator[threading.Event]:
             signal.signal(signum, handler)
 
 
-def _fused(plan: Plan) -> Fused:
+def _fused(plan: Plan) -> Fused | Population:
     assert plan.env.jax_env is not None
     devices = jax.local_devices()[: plan.devices]
+    if isinstance(plan.algorithm.experience, Members):
+        return Population(plan.algorithm, plan.env.jax_env, plan.experiment, devices)
     return Fused(plan.algorithm, vectorize(plan.env.jax_env), plan.experiment, devices)

@@ -16,30 +16,15 @@ from podium.core.specs import Array, EnvSpec
 from podium.core.types import Tree
 from podium.networks.network import Network, zeros_like_spec
 from podium.networks.recurrent import CORES
+from podium.networks.vision import VISION
 
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "elu": nn.elu}
 
 
-class NatureCNN(nn.Module):
-    """Three convolutions and a dense layer (Mnih et al., 2015) over [N, H, W, C] pixels in 0..1.
-
-    Pictures too small for its strides (under 36 pixels) get two 3x3 layers instead.
-    """
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        large = min(x.shape[-3:-1]) >= 36
-        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 1))
-        for features, kernel, stride in layers:
-            init = nn.initializers.orthogonal(2**0.5)
-            padding = "VALID" if large else "SAME"
-            x = nn.relu(nn.Conv(features, (kernel, kernel), (stride, stride), padding, kernel_init=init)(x))
-        x = x.reshape(*x.shape[:-3], -1)
-        return nn.relu(nn.Dense(512, kernel_init=nn.initializers.orthogonal(2**0.5))(x))
-
-
 class Encoder(nn.Module):
     """An observation tree [T, B, ...] to features [T, B, n]: images by convolution, all else flattened."""
+
+    vision: str = "nature"
 
     @nn.compact
     def __call__(self, obs: Tree) -> jax.Array:
@@ -48,7 +33,7 @@ class Encoder(nn.Module):
         for leaf in leaves:
             if leaf.dtype == jnp.uint8 and leaf.ndim == 5:
                 pixels = leaf.reshape(-1, *leaf.shape[2:]).astype(jnp.float32) / 255
-                features.append(NatureCNN()(pixels).reshape(*leaf.shape[:2], -1))
+                features.append(VISION[self.vision]()(pixels).reshape(*leaf.shape[:2], -1))
             else:
                 features.append(leaf.reshape(*leaf.shape[:2], -1).astype(jnp.float32))
         return jnp.concatenate(features, axis=-1) if len(features) > 1 else features[0]
@@ -108,7 +93,7 @@ class ActorCritic(nn.Module):
 
     @nn.compact
     def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
-        features = Encoder(name="encoder")(obs).reshape(first.size, -1).T
+        features = Encoder(self.config.vision, name="encoder")(obs).reshape(first.size, -1).T
         hidden, activation = self.config.hidden, self.config.activation
         if self.shared:
             features, hidden = MLP(hidden, activation, name="torso")(features), ()

@@ -50,7 +50,7 @@ def generalized_advantages(
     advantages = generalized_advantages(f.reward, values, f.terminated, f.truncated, 0.99, 0.95)
     targets = advantages + values[:-1]      # the λ-returns
     """
-    _check_shapes(r_t, v_t, terminated_t, truncated_t)
+    check_shapes(r_t, v_t, terminated_t, truncated_t)
     v_tp1 = jnp.where(terminated_t, 0.0, v_t[1:])
     delta_t = r_t + gamma * v_tp1 - v_t[:-1]
     ended_t = terminated_t | truncated_t
@@ -59,7 +59,7 @@ def generalized_advantages(
         delta, ended = row
         return delta + jnp.where(ended, 0.0, gamma * lambda_ * a_tp1)
 
-    return _scan_back(step, jnp.zeros_like(v_t[-1]), (delta_t, ended_t))
+    return scan_back(step, jnp.zeros_like(v_t[-1]), (delta_t, ended_t))
 
 
 def lambda_returns(
@@ -80,14 +80,14 @@ def lambda_returns(
 
     λ = 0 gives one-step returns, λ = 1 the discounted rewards with a bootstrap at their end.
     """
-    _check_shapes(r_t, v_t, terminated_t, truncated_t)
+    check_shapes(r_t, v_t, terminated_t, truncated_t)
 
     def step(g_tp1: jax.Array, row: tuple[jax.Array, ...]) -> jax.Array:
         r, v_tp1, terminated, truncated = row
         future = jnp.where(truncated, v_tp1, (1 - lambda_) * v_tp1 + lambda_ * g_tp1)
         return r + jnp.where(terminated, 0.0, gamma * future)
 
-    return _scan_back(step, v_t[-1], (r_t, v_t[1:], terminated_t, truncated_t))
+    return scan_back(step, v_t[-1], (r_t, v_t[1:], terminated_t, truncated_t))
 
 
 def n_step_returns(
@@ -107,7 +107,7 @@ def n_step_returns(
 
     so n backups of the whole array give the answer. Where fewer than n rows are left, v_T is the bootstrap.
     """
-    _check_shapes(r_t, v_t, terminated_t, truncated_t)
+    check_shapes(r_t, v_t, terminated_t, truncated_t)
     if n < 1:
         raise ValueError(f"n = {n}: a return needs at least one step")
 
@@ -125,17 +125,40 @@ def discounted_returns(r_t: jax.Array, terminated_t: jax.Array, truncated_t: jax
 
     For REINFORCE, and whoever has no values. With values, `lambda_returns` at λ = 1 bootstraps as well.
     """
-    _check_shapes(r_t, None, terminated_t, truncated_t)
+    check_shapes(r_t, None, terminated_t, truncated_t)
     ended_t = terminated_t | truncated_t
 
     def step(g_tp1: jax.Array, row: tuple[jax.Array, jax.Array]) -> jax.Array:
         r, ended = row
         return r + jnp.where(ended, 0.0, gamma * g_tp1)
 
-    return _scan_back(step, jnp.zeros_like(r_t[-1]), (r_t, ended_t))
+    return scan_back(step, jnp.zeros_like(r_t[-1]), (r_t, ended_t))
 
 
-def _scan_back(step: Callable, last: jax.Array, rows: tuple[jax.Array, ...]) -> jax.Array:
+def bootstrapped_returns(
+    rewards: jax.Array, steps: jax.Array, next_value: jax.Array, terminated: jax.Array, gamma: Scalar
+) -> jax.Array:
+    """Returns [B] of the n-step rows of a replay buffer (`Transitions`): rewards and then a value.
+
+        G = Σ_{i < steps} γ^i rewards_i + γ^steps next_value        (without the value where terminated)
+
+    `rewards` is [B, n] and 0 beyond `steps` [B], which differ where an episode or a fragment ended before n.
+
+    targets = bootstrapped_returns(rows.rewards, rows.steps, value_of(rows.next_obs), rows.terminated, gamma=0.99)
+    """
+    n = rewards.shape[-1]
+    if not steps.shape == next_value.shape == terminated.shape == rewards.shape[:-1]:
+        raise ValueError(
+            f"steps {steps.shape}, next_value {next_value.shape} and terminated {terminated.shape} must each be "
+            f"{rewards.shape[:-1]}, for rewards of {rewards.shape}"
+        )
+    total = rewards[..., n - 1]
+    for i in reversed(range(n - 1)):
+        total = rewards[..., i] + gamma * total
+    return total + jnp.where(terminated, 0.0, jnp.asarray(gamma, jnp.float32) ** steps * next_value)
+
+
+def scan_back(step: Callable, last: jax.Array, rows: tuple[jax.Array, ...]) -> jax.Array:
     """Fold from the last row to the first, keeping what each step gives."""
 
     def keep(carry: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -145,7 +168,7 @@ def _scan_back(step: Callable, last: jax.Array, rows: tuple[jax.Array, ...]) -> 
     return jax.lax.scan(keep, last, rows, reverse=True, unroll=UNROLL)[1]
 
 
-def _check_shapes(r_t: jax.Array, v_t: jax.Array | None, terminated_t: jax.Array, truncated_t: jax.Array) -> None:
+def check_shapes(r_t: jax.Array, v_t: jax.Array | None, terminated_t: jax.Array, truncated_t: jax.Array) -> None:
     """Broadcasting would hide a value too few, or flags of another layout, behind plausible numbers."""
     expected = {"terminated_t": (terminated_t, r_t.shape), "truncated_t": (truncated_t, r_t.shape)}
     if v_t is not None:

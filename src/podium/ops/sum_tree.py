@@ -11,6 +11,9 @@ is the sum of its two children, made anew at each change: so that errors of roun
 import jax
 import jax.numpy as jnp
 
+NOBODY = -1
+"""A leaf that is none: what is put there is lost."""
+
 
 def init(size: int) -> jax.Array:
     """All weights 0, for `size` leaves or more."""
@@ -19,25 +22,32 @@ def init(size: int) -> jax.Array:
 
 def put(tree: jax.Array, leaves: jax.Array, weights: jax.Array) -> jax.Array:
     """The tree with these leaves' weights changed. Of a leaf that is given twice, one of the weights holds."""
-    half = len(tree) // 2
-    nodes = leaves + half
-    tree = tree.at[nodes].set(weights)
-    for _ in range(half.bit_length() - 1):
+    # The number at 0 belongs to no leaf, and is its own parent.
+    nodes = jnp.where(leaves == NOBODY, 0, leaves + len(tree) // 2)
+
+    def climb(_: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        tree, nodes = carry
         nodes = nodes // 2
-        tree = tree.at[nodes].set(tree[2 * nodes] + tree[2 * nodes + 1])
-    return tree
+        return tree.at[nodes].set(tree[2 * nodes] + tree[2 * nodes + 1]), nodes
+
+    return jax.lax.fori_loop(0, _levels(tree), climb, (tree.at[nodes].set(weights), nodes))[0]
 
 
 def draw(tree: jax.Array, points: jax.Array) -> jax.Array:
     """The leaves at these points in [0, 1) of the total weight: a leaf is hit by as many as its share of it."""
-    half = len(tree) // 2
-    nodes, rest = jnp.ones(points.shape, jnp.int32), points * tree[1]
-    for _ in range(half.bit_length() - 1):
+
+    def descend(_: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        nodes, rest = carry
         left = tree[2 * nodes]
         # Where rounding leaves nothing on the right, there is nothing to hit.
         right = (rest >= left) & (tree[2 * nodes + 1] > 0)
-        nodes, rest = 2 * nodes + right, jnp.where(right, rest - left, jnp.minimum(rest, left))
-    return nodes - half
+        return 2 * nodes + right, jnp.where(right, rest - left, jnp.minimum(rest, left))
+
+    # Loops, not levels written out: XLA would repeat reads of the tree where their results are used, which is after
+    # `put` has changed it; and so keep a copy.
+    start = jnp.ones(points.shape, jnp.int32), points * tree[1]
+    nodes, _ = jax.lax.fori_loop(0, _levels(tree), descend, start)
+    return nodes - len(tree) // 2
 
 
 def weights(tree: jax.Array, leaves: jax.Array) -> jax.Array:
@@ -48,6 +58,11 @@ def weights(tree: jax.Array, leaves: jax.Array) -> jax.Array:
 def total(tree: jax.Array) -> jax.Array:
     """Of all leaves."""
     return tree[1]
+
+
+def _levels(tree: jax.Array) -> int:
+    """Between the root and the leaves."""
+    return (len(tree) // 2).bit_length() - 1
 
 
 def _leaves(size: int) -> int:

@@ -59,7 +59,10 @@ UNKNOWN = Ends()
 
 @dataclass(frozen=True)
 class Edge:
-    """A stream from all workers of the sending roles to all of the receiving ones."""
+    """A stream from all workers of the sending roles to all of the receiving ones.
+
+    `sharded`: sender i sends to receiver i modulo their count only.
+    """
 
     stream: Stream
     senders: tuple[str, ...]
@@ -68,6 +71,7 @@ class Edge:
     schema: Ends = UNKNOWN
     reply: Ends = UNKNOWN  # of an inference edge: what comes back, from its receivers
     transport: str = "auto"
+    sharded: bool = False
 
     @property
     def binders(self) -> tuple[str, ...]:
@@ -186,7 +190,7 @@ def _stream_errors(program: Program) -> Iterator[str]:
     for edge in program.edges:
         if edge.stream == "samples":
             counts = {role: program.group(role).count for role in edge.receivers}
-            if list(counts.values()) != [1]:
+            if list(counts.values()) != [1] and not (edge.sharded and len(counts) == 1):
                 yield f"edge {edge}: samples have one receiver, not {_counted(counts)}"
             for role in edge.senders:
                 if (role, edge.policy) in samples:

@@ -2,6 +2,7 @@
 
 ledger/actor-2.5    what the sixth life of actor 2 produced: counted by the actor, word by word
 ledger/learner      what became of it: counted by the learner, from the arrays it received
+ledger/replay-0     the same of a replay worker, where actors send to those
 
 The files are mapped into memory: the system keeps what was written when a process is killed. Nobody reads a half
 of the learner's record, because it is written twice in turn, and the newer whole one counts.
@@ -10,7 +11,7 @@ of the learner's record, because it is written twice in turn, and the newer whol
 import mmap
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -20,8 +21,8 @@ import numpy as np
 
 from podium.runs.summary import Samples
 
-RECENT = 64
-"""Fragments whose sizes an actor remembers: more than any number of credits."""
+RECENT = 1024
+"""Fragments whose sizes an actor remembers: more than can be on their way, or in the learner's hands."""
 HEAD = 4
 RECORD_BYTES = 1 << 20
 
@@ -134,8 +135,8 @@ class Books:
     books.trained([booking, ...])                              # an update was made of them
     """
 
-    def __init__(self, directory: Path | None) -> None:
-        self._file = None if directory is None else _Twice(directory / "learner")
+    def __init__(self, directory: Path | None, name: str = "learner") -> None:
+        self._file = None if directory is None else _Twice(directory / name)
         stored = None if self._file is None else self._file.read()
         self.account = Account() if stored is None else msgspec.json.decode(stored, type=Account)
         self._lock = threading.Lock()  # one thread trains, another takes in the next batch
@@ -212,11 +213,26 @@ def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
     What an actor of this session had under way when it ended by itself (or has, if the run is `running`) is in
     flight; what the others had under way when they died is lost.
     """
-    books = Books(directory)
-    account = books.account
-    books.close()
+    names = sorted(path.name for path in directory.glob("replay-*")) if directory.is_dir() else []
+    account = merge([_read(directory, name) for name in ("learner", *names)])
     ledgers = {path.name.removeprefix("actor-"): ActorLedger.open(path) for path in _ledgers(directory)}
     return balance(account, ledgers, since, running)
+
+
+def merge(accounts: Sequence[Account]) -> Account:
+    """All of them as one: each life of an actor is in one of them."""
+    return Account(
+        trained=sum(account.trained for account in accounts),
+        stale=sum(account.stale for account in accounts),
+        undone=sum(account.undone for account in accounts),
+        lives={life: entry for account in accounts for life, entry in account.lives.items()},
+    )
+
+
+def _read(directory: Path, name: str) -> Account:
+    books = Books(directory, name)
+    books.close()
+    return books.account
 
 
 def balance(account: Account, ledgers: Mapping[str, ActorLedger], since: int = 0, running: bool = False) -> Samples:

@@ -92,7 +92,7 @@ class Fused:
         devices = len(self._devices)
         share = jax.tree.map(lambda x: x[: len(x) // devices], rows)
         shapes = jax.eval_shape(lambda: self._collect(train, share, self._key, jnp.int32(0))[1])
-        store = learning.init(self._algorithm, shapes)
+        store = learning.init(self._algorithm, shapes, devices)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *x.shape)), store)
 
     def warm_up(self, state: FusedState) -> None:
@@ -129,11 +129,13 @@ class Fused:
                 reports = jax.tree.map(lambda xs, x: xs.at[count].set(x), reports, report)
                 return count + 1, state, budget - report.valid, reports
 
-            # A loop that ends early, not a scan with a condition in it: that would copy a replay buffer each time.
+            # A loop that ends early, not a scan with a condition in it, and the store of this device taken out before
+            # the loop, not in it: else XLA would copy a replay buffer each time.
+            state = state._replace(store=jax.tree.map(lambda x: x[0], state.store))
             shapes = jax.eval_shape(lambda: self._iterate(state, key, axis)[1])
             reports = jax.tree.map(lambda s: jnp.zeros((iterations, *s.shape), s.dtype), shapes)
             _, state, _, reports = jax.lax.while_loop(more, iterate, (jnp.int32(0), state, budget, reports))
-            return state, reports
+            return state._replace(store=jax.tree.map(lambda x: x[None], state.store)), reports
 
         if sharded:
             rows: Any = PartitionSpec(AXIS)
@@ -158,11 +160,10 @@ class Fused:
         act_key, learn_key = jax.random.split(key)
         rows, fragment, episodes = self._collect(state.train, state.rows, act_key, state.update)
         learn_key = jax.random.fold_in(learn_key, state.update)
-        store = jax.tree.map(lambda x: x[0], state.store)  # of this device
-        train, store, metrics = learning.learn(self._algorithm, state.train, store, fragment, learn_key, axis)
+        train, store, metrics = learning.learn(self._algorithm, state.train, state.store, fragment, learn_key, axis)
         valid = jnp.sum(fragment.valid, dtype=jnp.int32)
         valid = valid if axis is None else jax.lax.psum(valid, axis)
-        after = FusedState(train, rows, state.update + 1, jax.tree.map(lambda x: x[None], store))
+        after = FusedState(train, rows, state.update + 1, store)
         return after, Dispatched(jnp.ones((), bool), valid, metrics, episodes)
 
     def _collect(self, train: Tree, rows: rollout.Rows, key: jax.Array, update: jax.Array) -> tuple:

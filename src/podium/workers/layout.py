@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Algorithm
+from podium.algorithms.algorithm import Algorithm, Members
 from podium.core.config import Experiment
 from podium.core.specs import Array, EnvSpec
 from podium.core.types import ActInput, Fragment, Tree
 from podium.envs.wrappers import parse_wrappers
 from podium.ops.keys import run_key
 from podium.protocol.schema import Field, Schema
+from podium.workers.member_records import record_shapes
 
 
 class Episodes(NamedTuple):
@@ -87,7 +88,6 @@ def rows_axis(field: Field) -> int:
 
 def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> Layouts:
     """Traces the algorithm; computes nothing."""
-    length = algorithm.rollouts.length
     params, memory, action, extras = _shapes(algorithm, spec, experiment, rows)
     request = Request(
         obs=_observation(spec.observation, ()),
@@ -98,8 +98,14 @@ def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, ro
         memory=_without_rows(memory),
     )
     answer = Answer(_without_rows(action), _without_rows(extras), _without_rows(memory))
-    record = _record(spec, length, rows, action, extras, memory)
-    return Layouts(_layout(record, _stacks(experiment, spec)), _layout(params), _layout(request), _layout(answer))
+    if isinstance(algorithm.experience, Members):
+        slots, staleness = experiment.env.num_envs // rows, experiment.topology.staleness
+        record = record_shapes(algorithm.experience, spec, slots, staleness)
+    else:
+        record = _record(spec, algorithm.rollouts.length, rows, action, extras, memory)
+    return Layouts(
+        make_layout(record, _stacks(experiment, spec)), make_layout(params), make_layout(request), make_layout(answer)
+    )
 
 
 def _record(spec: EnvSpec, length: int, rows: int, action: Any, extras: Tree, memory: Tree) -> Record:
@@ -140,7 +146,7 @@ def _shapes(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: i
     return jax.eval_shape(act, run_key(experiment.seed))
 
 
-def _layout(shapes: Tree, stacks: dict[str, int] | None = None) -> Layout:
+def make_layout(shapes: Tree, stacks: dict[str, int] | None = None) -> Layout:
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     fields = []
     for path, leaf in leaves:
@@ -161,7 +167,7 @@ def _stacks(experiment: Experiment, spec: EnvSpec) -> dict[str, int]:
     A guess from the wrappers and shapes is enough: a transport sends what does not repeat as it is.
     """
     asked = math.prod(w.count for w in parse_wrappers(experiment.env.wrappers) if w.name == "frame_stack" and w.count)
-    names = _layout(_record_names(spec)).schema.fields
+    names = make_layout(_record_names(spec)).schema.fields
     return {
         field.name: asked if asked > 1 else field.shape[-1]
         for field in names

@@ -2,6 +2,7 @@
 
 from podium.core.algorithm_configs.a2c import A2CConfig
 from podium.core.algorithm_configs.algorithm import AlgorithmConfig
+from podium.core.algorithm_configs.appo import APPOConfig
 from podium.core.algorithm_configs.ddpg import DDPGConfig
 from podium.core.algorithm_configs.dqn import DQNConfig
 from podium.core.algorithm_configs.es import ESConfig
@@ -14,6 +15,7 @@ from podium.core.algorithm_configs.td3 import TD3Config
 __all__ = [
     "ALGORITHMS",
     "A2CConfig",
+    "APPOConfig",
     "AlgorithmConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -25,5 +27,15 @@ __all__ = [
     "TD3Config",
 ]
 
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
+    "a2c": A2CConfig,
+    "appo": APPOConfig,
+    "ddpg": DDPGConfig,
+    "dqn": DQNConfig,
+    "es": ESConfig,
+    "impala": IMPALAConfig,
+    "ppo": PPOConfig,
+    "sac": SACConfig,
+    "td3": TD3Config,
+}
 """Built-in algorithms by name. One of a user's own is named by its Python path."""

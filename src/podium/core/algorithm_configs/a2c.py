@@ -32,6 +32,10 @@ class A2CConfig(AlgorithmConfig):
     """By running mean and variance; frozen in evaluation."""
     normalize_rewards: bool = False
     """By the running standard deviation of the discounted return."""
+    squash: bool = False
+    """Continuous actions through tanh to their bounds; else a Gaussian, clipped to them."""
+    log_std: float = 0.0
+    """Initial log standard deviation of continuous actions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,8 @@ class SACConfig(OffPolicyConfig):
 
     name: str = "sac"
     """Its registered name."""
+    fragment_length: int = 8
+    """Steps of each environment between two rounds of updates (T)."""
     temperature: float | None = None
     """Weight of the entropy; None: learned, so that the entropy stays near target_entropy."""
     target_entropy: float | None = None

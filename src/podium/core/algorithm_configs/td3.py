@@ -9,6 +9,8 @@ from podium.core.algorithm_configs.ddpg import DDPGConfig
 class TD3Config(DDPGConfig):
     """Twin delayed DDPG (Fujimoto et al., 2018)."""
 
+    HYPER = (*DDPGConfig.HYPER, "target_noise", "target_noise_clip")
+
     name: str = "td3"
     """Its registered name."""
     target_noise: float = 0.2

@@ -17,15 +17,15 @@ def list_presets() -> list[str]:
     return list(_read_presets())
 
 
-def load_preset(name: str) -> dict[str, Any]:
-    """A preset's settings as a nested dict; an unknown name raises ConfigError with the nearest.
+def load_preset(name: str, algorithm: str = "") -> dict[str, Any]:
+    """A preset's settings as a nested dict; an unknown name raises ConfigError with the nearest of the algorithm.
 
     >>> load_preset("ppo/CartPole-v1")["limits"]
     {'total_steps': 100000}
     """
     presets = _read_presets()
     if name not in presets:
-        hint = suggest(name, presets) or "; `podium presets` lists them"
+        hint = suggest(name, [known for known in presets if known.startswith(algorithm)]) or "; `podium presets` lists them"
         raise ConfigError(f"preset = {name!r}: no such preset{hint}")
     return presets[name]
 

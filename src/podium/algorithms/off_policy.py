@@ -1,0 +1,147 @@
+"""What algorithms of drawn rows and continuous actions share: units of actions, weights of rows, Adam, target networks.
+
+box = make_box(spec, "sac")
+rows, share = weigh(drawn, axis)                   # sums over rows with these shares are means over all devices
+critics, metrics, priorities = regress(critics, apply, rows, share, box.to_unit(rows.action), target, rate, axis)
+targets = track(targets, critics.params, tau)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from podium.algorithms.algorithm import Drawn, Replay, Transitions
+from podium.algorithms.collectives import add_up
+from podium.core.algorithm_configs import OffPolicyConfig
+from podium.core.errors import ConfigError
+from podium.core.specs import Box, EnvSpec
+from podium.core.types import Tree
+from podium.ops import keys
+
+ADAM = optax.scale_by_adam()
+
+
+class Part(NamedTuple):
+    """Parameters that are trained together, and the optimizer's state for them."""
+
+    params: Tree
+    optimizer: optax.OptState
+
+
+@dataclass(frozen=True)
+class ActionBox:
+    """Actions within bounds, and the same in units of half their range: flat, from -1 to 1."""
+
+    spec: Box
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.spec.low, np.float32), np.asarray(self.spec.high, np.float32)
+
+    @property
+    def middle(self) -> np.ndarray:
+        low, high = self.bounds
+        return low / 2 + high / 2
+
+    @property
+    def reach(self) -> np.ndarray:
+        """Half the range; 1 where there is none, so that what cannot move is 0 in its unit."""
+        low, high = self.bounds
+        half = high / 2 - low / 2
+        return np.where(half > 0, half, np.float32(1))
+
+    def to_unit(self, action: jax.Array) -> jax.Array:
+        """Actions [B, *shape] of the environment as [B, k]."""
+        return (action.reshape(len(action), -1) - self.middle) / self.reach
+
+    def from_unit(self, unit: jax.Array) -> jax.Array:
+        """[B, k] as actions of the environment, which rounding takes over no bound."""
+        action = jnp.clip(self.middle + self.reach * unit, *self.bounds)
+        return action.reshape(len(unit), *self.spec.shape)
+
+    def draw(self, key: jax.Array) -> jax.Array:
+        """Uniform in the box, for key[B], in its unit."""
+        return 2 * keys.uniform(key, (self.spec.size,)) - 1
+
+
+def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:
+    """The box of the environment's actions, or one line on what is wrong with them."""
+    action = spec.action
+    if not isinstance(action, Box):
+        raise ConfigError(f"algorithm = {algorithm!r}: needs continuous actions, not {action}; dqn or ppo would do")
+    if not action.is_bounded:
+        raise ConfigError(f"algorithm = {algorithm!r}: needs actions with finite bounds, not {action}; ppo would do")
+    return ActionBox(action)
+
+
+def experience(config: OffPolicyConfig) -> Replay:
+    """The experience that the configuration asks for: steps, not sequences."""
+    return Replay(
+        length=config.fragment_length,
+        discount=config.gamma,
+        batch_size=config.batch_size,
+        capacity=config.buffer_size,
+        starts=config.learning_starts,
+        ratio=config.update_ratio,
+        n_step=config.n_step,
+        priority_exponent=config.priority_exponent,
+        priority_correction=config.priority_correction,
+        spread=config.exploration_spread,
+    )
+
+
+def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, jax.Array]:
+    """The rows, and the share of each in a mean over all rows that count, on all devices.
+
+    Rows of weight 0 hold zeros then: whatever they held, NaN too, is out of every product.
+    """
+    counts = drawn.weight > 0
+
+    def clean(x: jax.Array) -> jax.Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
+
+    assert isinstance(drawn.rows, Transitions)
+    total = add_up(jnp.sum(counts, dtype=jnp.float32), axis)
+    return jax.tree.map(clean, drawn.rows), jnp.where(counts, drawn.weight, 0.0) / jnp.maximum(total, 1.0)
+
+
+def regress(
+    critics: Part, apply: Callable, rows: Transitions, share: jax.Array, action: jax.Array, target: jax.Array,
+    rate: jax.Array, axis: str | None,
+) -> tuple[Part, dict[str, jax.Array], jax.Array]:  # fmt: skip
+    """A step of every critic towards target[B]; metrics, and the mean of their absolute errors as priorities[B].
+
+    The loss is the sum over critics of ½ E[(q - target)²].
+    """
+
+    def loss(params: Tree) -> tuple[jax.Array, tuple]:
+        value = apply(params, rows.obs, action)
+        error = value - target
+        total = 0.5 * jnp.sum(share * error**2)
+        metrics = {"critic_loss": total, "q": jnp.sum(share * value) / len(value)}
+        return total, (metrics, jnp.mean(jnp.abs(error), axis=0))
+
+    gradient, (metrics, priorities) = jax.grad(loss, has_aux=True)(critics.params)
+    gradient, metrics = add_up((gradient, metrics), axis)
+    return descend(critics, gradient, rate), metrics, priorities
+
+
+def start(params: Tree) -> Part:
+    """Parameters that Adam has not moved yet."""
+    return Part(params, ADAM.init(params))
+
+
+def descend(part: Part, gradient: Tree, rate: jax.Array) -> Part:
+    """A step of Adam against the gradient."""
+    step, optimizer = ADAM.update(gradient, part.optimizer)
+    return Part(jax.tree.map(lambda p, s: p - rate * s, part.params, step), optimizer)
+
+
+def track(target: Tree, params: Tree, tau: jax.Array) -> Tree:
+    """The target network, moved by a part tau of the way towards the network."""
+    return jax.tree.map(lambda old, new: old + tau * (new - old), target, params)

@@ -1,0 +1,154 @@
+"""Soft actor-critic (Haarnoja et al., 2018): a policy as random as it can be without losing return.
+
+Reads top to bottom: state, act, targets, critics, policy, temperature. Actions are in units of half their range, so
+that an entropy means the same whatever their bounds.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podium.algorithms import off_policy
+from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
+from podium.algorithms.collectives import add_up
+from podium.algorithms.off_policy import ActionBox, Part
+from podium.core.algorithm_configs import SACConfig
+from podium.core.config import Experiment
+from podium.core.specs import Box, EnvSpec
+from podium.core.types import ActInput, Tree
+from podium.networks.critics import Critics, Policy, make_critics, make_policy
+from podium.ops import distributions
+from podium.ops.distributions import TanhGaussian
+from podium.ops.returns import bootstrapped_returns
+
+
+class Params(NamedTuple):
+    """What actors need: the policy, and whether to play at random because nothing was learned yet."""
+
+    policy: Tree
+    random: jax.Array
+
+
+class TrainState(NamedTuple):
+    """All that a checkpoint must hold."""
+
+    policy: Part
+    critics: Part
+    target_critics: Tree
+    log_temperature: Part
+    updates: jax.Array
+    hyper: dict[str, jax.Array]
+
+
+def make(config: SACConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
+    """SAC for one environment spec."""
+    box = off_policy.make_box(spec, config.name)
+    policy = make_policy(experiment.network, spec, 2 * box.spec.size)
+    sac = SAC(config, policy, make_critics(experiment.network, spec, members=2), box)
+    return Algorithm(
+        experience=off_policy.experience(config),
+        init=sac.init,
+        params=lambda state: Params(state.policy.params, state.updates == 0),
+        memory=lambda params, batch: (),
+        act=sac.act,
+        update=sac.update,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SAC:
+    """The pure functions of the algorithm, for one environment spec."""
+
+    config: SACConfig
+    policy: Policy
+    critics: Critics
+    box: ActionBox
+
+    @property
+    def target_entropy(self) -> float:
+        wished = self.config.target_entropy
+        return -float(self.box.spec.size) if wished is None else wished
+
+    def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
+        policy_key, critics_key = jax.random.split(key)
+        critics = self.critics.init(critics_key)
+        return TrainState(
+            policy=off_policy.start(self.policy.init(policy_key)),
+            critics=off_policy.start(critics),
+            # A copy: an array that is in a state twice cannot be given away to be changed in place.
+            target_critics=jax.tree.map(jnp.copy, critics),
+            log_temperature=off_policy.start(jnp.zeros(())),
+            updates=jnp.zeros((), jnp.int32),
+            hyper={name: jnp.float32(value) for name, value in hyper.items()},
+        )
+
+    def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
+        policy = self.distribution(params.policy, inputs.obs)
+        if greedy:
+            return self.box.from_unit(policy.mode()), {}, memory
+        # As an amount of the deviation, so that 0 is the mode and 1 the policy itself.
+        narrower = replace(policy, log_std=policy.log_std + jnp.log(inputs.exploration)[:, None])
+        action = jnp.where(params.random, self.box.draw(inputs.key), narrower.sample(inputs.key))
+        return self.box.from_unit(action), {}, memory
+
+    def distribution(self, policy: Tree, obs: Tree) -> TanhGaussian:
+        """Over actions [B, k] in units of the box."""
+        size = self.box.spec.size
+        unit = Box((size,), (-1.0,) * size, (1.0,) * size)
+        distribution = distributions.make(unit, self.policy.apply(policy, obs), squash=True)
+        assert isinstance(distribution, TanhGaussian)
+        return distribution
+
+    def update(self, state: TrainState, batch: Drawn, key: jax.Array, axis: str | None = None) -> tuple:
+        rows, share = off_policy.weigh(batch, axis)
+        next_key, key = jax.random.split(key)
+        temperature, rate, tau = self.temperature(state), state.hyper["learning_rate"], state.hyper["tau"]
+        target, action = self.targets(state, rows, temperature, next_key), self.box.to_unit(rows.action)
+        critics, metrics, priorities = off_policy.regress(
+            state.critics, self.critics.apply, rows, share, action, target, rate, axis
+        )
+
+        def loss(policy: Tree) -> tuple[jax.Array, tuple]:
+            return self.policy_loss(policy, critics.params, temperature, rows, share, key)
+
+        gradient, (terms, surplus) = add_up(jax.grad(loss, has_aux=True)(state.policy.params), axis)
+        state = state._replace(
+            policy=off_policy.descend(state.policy, gradient, rate),
+            critics=critics,
+            target_critics=off_policy.track(state.target_critics, critics.params, tau),
+            log_temperature=self.adapt(state, surplus),
+            updates=state.updates + 1,
+        )
+        return state, metrics | terms | {"temperature": temperature}, priorities
+
+    def temperature(self, state: TrainState) -> jax.Array:
+        fixed = self.config.temperature
+        return jnp.exp(state.log_temperature.params) if fixed is None else jnp.float32(fixed)
+
+    def targets(self, state: TrainState, rows: Transitions, temperature: jax.Array, key: jax.Array) -> jax.Array:
+        """Rewards and then the soft value [B]: the least of the target critics' values, and the entropy's worth."""
+        action, log_prob = self.distribution(state.policy.params, rows.next_obs).sample_with_log_prob(key)
+        value = jnp.min(self.critics.apply(state.target_critics, rows.next_obs, action), axis=0)
+        soft_value = value - temperature * log_prob
+        return bootstrapped_returns(rows.rewards, rows.steps, soft_value, rows.terminated, state.hyper["gamma"])
+
+    def policy_loss(
+        self, policy: Tree, critics: Tree, temperature: jax.Array, rows: Transitions, share: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
+        """E[α log π(a|s) - min q(s, a)] of actions that gradients flow through; metrics, and the entropy's surplus."""
+        action, log_prob = self.distribution(policy, rows.obs).sample_with_log_prob(key)
+        value = jnp.min(self.critics.apply(critics, rows.obs, action), axis=0)
+        loss = jnp.sum(share * (temperature * log_prob - value))
+        metrics = {"policy_loss": loss, "entropy": -jnp.sum(share * log_prob)}
+        return loss, (metrics, jnp.sum(share * (-log_prob - self.target_entropy)))
+
+    def adapt(self, state: TrainState, surplus: jax.Array) -> Part:
+        """The temperature falls where the entropy is above its target, and rises where it is below.
+
+        As in the authors' code, the surplus is the gradient of log α, not times α: it moves as fast when small.
+        """
+        if self.config.temperature is not None:
+            return state.log_temperature
+        return off_policy.descend(state.log_temperature, surplus, state.hyper["learning_rate"])

@@ -1,0 +1,259 @@
+"""The actor of a population: plays members in the rows of its slots, and sends what they reached.
+
+With staleness, a row that is free takes the newest parameters and a new pair of noise, whatever the others do. At
+staleness 0 each row plays a fixed part of the population, slot by slot, and waits for the next version: the same
+members with the same parameters, however many actors share them.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podium.algorithms.algorithm import Algorithm, Members
+from podium.core.types import ActInput, Tree
+from podium.ops.keys import row_keys
+from podium.protocol.schema import Version
+from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, SampleSender
+from podium.runs.books import ActorLedger
+from podium.workers.actor import BEAT_S, CALL_S, POLICY, WAIT_S
+from podium.workers.layout import Layout, Layouts
+from podium.workers.member_records import MemberRecords
+from podium.workers.member_slot import Act, Inputs, Member, MemberSlot
+from podium.workers.population import act_each
+
+
+class Mean:
+    """The newest parameters of a stream, on the host.
+
+    mean = Mean(layouts.params, reader)
+    if mean.refresh(timeout=0.1): mean.version, mean.params
+    """
+
+    def __init__(self, layout: Layout, reader: ParameterReader) -> None:
+        self.version: Version | None = None
+        self.params: Tree = None
+        self._layout = layout
+        self._reader = reader
+
+    def refresh(self, timeout: float = 0.0) -> bool:
+        """Read a newer version if there is one; says whether there are any parameters now."""
+        if (news := self._reader.read(timeout)) is not None:
+            self.version, self.params = news[0], self._layout.tree(news[1])
+        return self.version is not None
+
+
+def draw_population(members: Members, seed: int, update: int) -> np.ndarray:
+    """Indices of all pairs of an update's population, the same for whoever asks."""
+    return np.random.default_rng([seed, update]).integers(0, members.last_index + 1, members.population // 2)
+
+
+def jit_act(algorithm: Algorithm, key: jax.Array) -> Act:
+    """Actions of rows with parameters of their own. Action noise belongs to a member and its step."""
+
+    def act(inputs: Inputs) -> tuple[jax.Array, Tree]:
+        who = 2 * inputs.index + (inputs.sign < 0)
+        keys, ones = row_keys(key, who, inputs.step), jnp.ones(len(who))
+        seen = ActInput(inputs.obs, inputs.first, inputs.mask, keys, ones)
+        return act_each(algorithm, inputs.params, inputs.memory, seen)
+
+    return jax.jit(act)
+
+
+class MemberActor:
+    """Plays members in host environments, in a thread or in a process of its own.
+
+    actor = MemberActor(slots, Mean(layouts.params, reader), sender, layouts, algorithm, key, seed, ledger, staleness=1)
+    actor.warm_up()
+    actor.run(stop)
+
+    `seed` is the run's at staleness 0, else the actor's own. `beat` and `follow` are as in `workers.actor`.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[MemberSlot],
+        mean: Mean,
+        sender: SampleSender,
+        layouts: Layouts,
+        algorithm: Algorithm,
+        key: jax.Array,
+        seed: Sequence[int],
+        num_envs: int,
+        ledger: ActorLedger,
+        staleness: int,
+        beat: Callable[[dict[str, float]], None] = lambda metrics: None,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert isinstance(algorithm.experience, Members)
+        self._slots, self._mean, self._sender, self._layouts = list(slots), mean, sender, layouts
+        self._members, self._staleness, self._ledger = algorithm.experience, staleness, ledger
+        self._beat, self._follow = beat, follow
+        self._act = jit_act(algorithm, key)
+        self._batch = len(layouts.record.tree(layouts.record.schema.allocate()).index)
+        self._free: list[Buffer] = []
+        self._sequence = self._committed = self._produced = self._finished = 0
+        self._credit_wait_s = self._act_s = 0.0
+        self._deal = _InOrder(self._members, seed, num_envs) if staleness == 0 else _AtRandom(self._members, seed)
+
+    def warm_up(self) -> None:
+        """Compile everything; nothing is stepped but the resets."""
+        for slot in self._slots:
+            slot.restart()
+        jax.block_until_ready(self._act(self._slots[0].inputs()))
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, or an environment or a stream fails."""
+        progress = beaten = time.monotonic()
+        try:
+            while not stop.is_set():
+                moved = self._turn()
+                now = time.monotonic()
+                if moved:
+                    progress = now
+                else:
+                    self._wait()
+                    if now - progress > CALL_S:
+                        self._follow()
+                        progress = time.monotonic()
+                if now - beaten > BEAT_S:
+                    self._beat(self.metrics())
+                    beaten = now
+        finally:
+            # Counted in what is left, so that it can disagree with what was counted step by step.
+            self._ledger.end(sum(slot.unfinished() for slot in self._slots))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start. Seconds waited are those in which there was nothing to step."""
+        return {
+            "steps": self._produced,
+            "fragments": self._sequence,
+            "members": self._finished,
+            "env_s": sum(slot.env_s for slot in self._slots),
+            "inference_wait_s": self._act_s,
+            "credit_wait_s": self._credit_wait_s,
+        }
+
+    def _turn(self) -> bool:
+        """One step of every slot that may make one; while one is being stepped, the next one's actions are chosen."""
+        self._mean.refresh(0.0)
+        stepping = [slot for slot in self._slots if self._prepare(slot)]
+        for slot in stepping:
+            began = time.perf_counter()
+            action, memory = self._act(slot.inputs())
+            action = np.asarray(action)
+            self._act_s += time.perf_counter() - began
+            slot.send(action, memory)
+        for slot in stepping:
+            finished = len(slot.finished)
+            self._produced += slot.receive()
+            self._ledger.produced = self._produced
+            self._finished += len(slot.finished) - finished
+        return bool(stepping)
+
+    def _prepare(self, slot: MemberSlot) -> bool:
+        """Send what is full, and let members begin in the rows that are free. False if the slot must wait."""
+        while len(slot.finished) >= self._batch:
+            if not self._commit(slot):
+                return False
+        version = self._mean.version
+        if version is None:
+            return False
+        if self._staleness == 0 and not self._deal.is_playing(slot):
+            if slot.version is not None and version <= slot.version:
+                return False
+            slot.version = version
+            slot.restart()
+            self._deal.open(slot, version.update)
+        for row in slot.waiting():
+            if (member := self._deal.next(slot, row)) is not None:
+                slot.begin(row, Member(*member, version if slot.version is None else slot.version), self._mean.params)
+        return True
+
+    def _commit(self, slot: MemberSlot) -> bool:
+        """Send a batch, if there is credit for it."""
+        buffer = self._free.pop() if self._free else self._sender.acquire(0.0)
+        if buffer is None:
+            return False
+        # A learner that was restored is somewhere else, and an actor that is never idle would not notice.
+        self._follow()
+        batch, slot.finished = slot.finished[: self._batch], slot.finished[self._batch :]
+        records: MemberRecords = self._layouts.record.tree(buffer.arrays)
+        records.index[...] = [done.member.index for done in batch]
+        records.sign[...] = [done.member.sign for done in batch]
+        records.returns[...] = [done.returned for done in batch]
+        records.lengths[...] = [done.length for done in batch]
+        records.version[...] = [done.member.version.update for done in batch]
+        if slot.tally is not None and records.seen is not None:
+            slot.tally.write(records.seen)
+        steps = sum(done.length for done in batch)
+        self._committed += steps
+        oldest = min(done.member.version for done in batch)
+        header = FragmentHeader(POLICY, slot.number, self._sequence, oldest, steps, self._committed)
+        self._ledger.commit(self._sequence, steps)
+        self._sequence += 1
+        self._sender.commit(buffer, header)
+        return True
+
+    def _wait(self) -> None:
+        """For credit if a slot has something to send, else for a version."""
+        began = time.perf_counter()
+        if any(len(slot.finished) >= self._batch for slot in self._slots):
+            if (buffer := self._sender.acquire(WAIT_S)) is not None:
+                self._free.append(buffer)
+        else:
+            self._mean.refresh(WAIT_S)
+        self._credit_wait_s += time.perf_counter() - began
+
+
+class _AtRandom:
+    """New noise whenever a row is free; after it the same with the other sign."""
+
+    def __init__(self, members: Members, seed: Sequence[int]) -> None:
+        self._last = members.last_index
+        self._random = np.random.default_rng(list(seed))
+        self._mirror: dict[tuple[int, int], int] = {}  # row -> index that is to be played with the other sign
+
+    def is_playing(self, slot: MemberSlot) -> bool:
+        return True
+
+    def open(self, slot: MemberSlot, update: int) -> None:
+        raise AssertionError("rows do not wait for versions")
+
+    def next(self, slot: MemberSlot, row: int) -> tuple[int, int] | None:
+        place = slot.number, row
+        if (index := self._mirror.pop(place, None)) is not None:
+            return index, -1
+        index = self._mirror[place] = int(self._random.integers(0, self._last + 1))
+        return index, 1
+
+
+class _InOrder:
+    """Members of an update's population by number: row r of all plays the r-th part of them."""
+
+    def __init__(self, members: Members, seed: Sequence[int], num_envs: int) -> None:
+        self._members, self._seed = members, seed[0]
+        self._share = members.population // num_envs
+        self._left: dict[int, np.ndarray] = {}  # of each slot, how many its rows have yet to begin
+        self._pairs: tuple[int, np.ndarray] | None = None  # update, and indices of its pairs
+
+    def is_playing(self, slot: MemberSlot) -> bool:
+        left = self._left.get(slot.number)
+        return left is not None and (bool(left.any()) or slot.is_playing)
+
+    def open(self, slot: MemberSlot, update: int) -> None:
+        self._left[slot.number] = np.full(slot.rows, self._share)
+        if self._pairs is None or self._pairs[0] != update:
+            self._pairs = update, draw_population(self._members, self._seed, update)
+
+    def next(self, slot: MemberSlot, row: int) -> tuple[int, int] | None:
+        left = self._left[slot.number]
+        if not left[row]:
+            return None
+        number = (slot.number * slot.rows + row + 1) * self._share - left[row]
+        left[row] -= 1
+        assert self._pairs is not None
+        return int(self._pairs[1][number // 2]), 1 if number % 2 == 0 else -1

@@ -1,0 +1,47 @@
+"""What actors send of members that have played: a few bytes each, in batches, with what they observed."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from podium.algorithms.algorithm import Members, Seen
+from podium.core.specs import EnvSpec
+from podium.workers.observing import seen_shapes
+
+BATCHES = 4
+"""In how many parts a slot sends its share of a population, where nobody waits for anybody: the fewer, the longer the
+first ones of a batch wait for the last."""
+
+
+class MemberRecords(NamedTuple):
+    """n members: 17 bytes each. Their parameters are those of `version`, and noise that an index tells."""
+
+    index: Any  # int32[n]
+    sign: Any  # int8[n]
+    returns: Any  # float32[n]
+    lengths: Any  # int32[n]: steps of the episode
+    version: Any  # int32[n]: update number of the parameters that noise was added to
+    seen: Seen | None  # by all of them together
+
+
+def records_per_batch(members: Members, slots: int, staleness: int) -> int:
+    """With staleness 0, all members that a slot plays of a population; else as many as are soon together."""
+    return max(1, members.population // (slots if staleness == 0 else BATCHES * slots))
+
+
+def record_shapes(members: Members, spec: EnvSpec, slots: int, staleness: int) -> MemberRecords:
+    """Shapes of a batch."""
+    n = records_per_batch(members, slots, staleness)
+
+    def column(dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((n,), np.dtype(dtype))
+
+    return MemberRecords(
+        index=column(np.int32),
+        sign=column(np.int8),
+        returns=column(np.float32),
+        lengths=column(np.int32),
+        version=column(np.int32),
+        seen=seen_shapes(spec.observation) if members.observes else None,
+    )

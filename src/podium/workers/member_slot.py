@@ -1,0 +1,155 @@
+"""A slot of members: some environments that are stepped together, in each of which one member after another plays."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from podium.algorithms.algorithm import Members
+from podium.core.types import Tree
+from podium.envs.interface import HostEnv, TimeStep
+from podium.protocol.schema import Version
+from podium.workers.layout import Layout
+from podium.workers.observing import HostTally
+
+
+class Member(NamedTuple):
+    """Who plays in a row, or has played: its noise, and whose parameters that was added to."""
+
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
+    sign: int
+    version: Version
+
+
+class Finished(NamedTuple):
+    """A member and what it reached."""
+
+    member: Member
+    returned: float
+    length: int
+
+
+class Inputs(NamedTuple):
+    """What acting for all rows of a slot takes, [R, ...]."""
+
+    params: Tree
+    memory: Tree
+    obs: Tree
+    first: Any
+    mask: Any
+    index: Any  # int32
+    sign: Any  # int8
+    step: Any  # int32: of the episode
+
+
+class MemberSlot:
+    """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
+
+    slot = MemberSlot(number=0, env=env, params=layouts.params, memory=layouts.request.memory, members=members)
+    slot.restart()
+    while True:
+        for row in slot.waiting(): slot.begin(row, member, params)
+        slot.send(act(slot.inputs()))
+        finished = slot.receive()
+
+    A row whose member was stopped by `episode_limit` in the midst of an episode plays nobody until that ends.
+    """
+
+    def __init__(self, number: int, env: HostEnv, params: Layout, memory: Tree, members: Members) -> None:
+        rows = env.num_envs
+        self.number, self.env, self.rows = number, env, rows
+        self.version: Version | None = None  # that the whole slot last played, at staleness 0
+        self.finished: list[Finished] = []  # and not yet sent
+        self.sent = False
+        self.env_s = 0.0
+        self.tally = HostTally(env.spec.observation) if members.observes else None
+        self._members = members
+        self._params = [_aligned((rows, *field.shape), field.dtype) for field in params.schema.fields]
+        self._params_tree = params.tree(self._params)
+        self._memory = jax.tree.map(lambda f: np.zeros((rows, *f.shape), f.dtype), memory)
+        self._playing: list[Member | None] = [None] * rows
+        self._index, self._sign = np.zeros(rows, np.int32), np.ones(rows, np.int8)
+        self._plays, self._first, self._over = (np.zeros(rows, bool) for _ in range(3))
+        self._returns, self._lengths = np.zeros(rows), np.zeros(rows, np.int32)
+        self._now: TimeStep | None = None
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether a member is in the midst of its episode."""
+        return bool(self._plays.any())
+
+    def restart(self) -> None:
+        """New episodes in all rows; members that play are forgotten."""
+        self._now = self.env.reset()
+        self._plays[...], self._over[...], self._first[...] = False, False, True
+
+    def waiting(self) -> list[int]:
+        """Rows where an episode starts that nobody plays."""
+        return np.flatnonzero(self._first & ~self._plays).tolist()
+
+    def begin(self, row: int, member: Member, params: Tree) -> None:
+        """Let a member play in this row: its parameters are made of the published ones."""
+        noise = self._members.table.numbers[member.index : member.index + self._members.size]
+        own = self._members.perturb(params, noise, np.float32(member.sign))
+        for into, leaf in zip(self._params, jax.tree.leaves(own), strict=True):
+            into[row] = leaf
+        self._playing[row] = member
+        self._index[row], self._sign[row] = member.index, member.sign
+        self._returns[row], self._lengths[row], self._plays[row] = 0.0, 0, True
+
+    def inputs(self) -> Inputs:
+        """What the next actions are chosen from."""
+        now = self._observed()
+        rows = self._index, self._sign, self._lengths
+        return Inputs(self._params_tree, self._memory, now.obs, self._first, now.mask, *rows)
+
+    def send(self, action: np.ndarray, memory: Tree) -> None:
+        """Hand the actions to the environments; returns at once where they can."""
+        if self.tally is not None:
+            self.tally.add(self._observed().obs, self._plays)
+        self._memory = memory
+        began = time.perf_counter()
+        self.env.send(action)
+        self.env_s += time.perf_counter() - began
+        self.sent = True
+
+    def receive(self) -> int:
+        """Wait for the outcome; members whose episode is over are `finished`. Returns the steps that members made."""
+        began = time.perf_counter()
+        self._now = now = self.env.recv()
+        self.env_s += time.perf_counter() - began
+        self.sent = False
+        plays = self._plays
+        np.add(self._returns, now.reward, out=self._returns, where=plays)
+        np.add(self._lengths, 1, out=self._lengths, where=plays)
+        steps = int(np.count_nonzero(plays))
+        over = now.terminated | now.truncated
+        ended = plays & (over | (self._lengths >= self._members.episode_limit))
+        for row in np.flatnonzero(ended):
+            member = self._playing[row]
+            assert member is not None
+            self.finished.append(Finished(member, float(self._returns[row]), int(self._lengths[row])))
+        plays &= ~ended
+        self._first, self._over = self._over, over
+        return steps
+
+    def unfinished(self) -> int:
+        """Steps of members that play, and of those that are finished but were not sent."""
+        return int(self._lengths[self._plays].sum()) + sum(done.length for done in self.finished)
+
+    def _observed(self) -> TimeStep:
+        assert self._now is not None, "restart comes first"
+        return self._now
+
+
+Act = Callable[[Inputs], tuple[Any, Tree]]
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros where XLA reads them without a copy."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    block = np.zeros(size + 64, np.uint8)
+    start = -block.ctypes.data % 64
+    return block[start : start + size].view(dtype).reshape(shape)

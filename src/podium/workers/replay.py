@@ -1,0 +1,211 @@
+"""The replay worker: a shard of the past. Actors send it fragments, the learner asks it for rows.
+
+Neither runs away from the other: the shard takes no fragment beyond the updates that were drawn for those before,
+and gives no rows beyond the fragments that have come. Its actors then wait for credit, its learner for data.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podium.algorithms import replay
+from podium.algorithms.algorithm import Replay
+from podium.core.types import Fragment
+from podium.protocol.schema import Version
+from podium.protocol.streams import InferenceServer, Received, RequestBatch, SampleReceiver
+from podium.runs.books import Booking, Books
+from podium.workers.layout import Episodes, Layouts, Record
+from podium.workers.replay_layout import Given, Judged, ReplayLayouts, rows_first
+
+WAIT_S = 0.1
+"""How long it waits for fragments, requests or leave before it looks whether it should stop."""
+BEAT_S = 1.0
+"""How often `beat` is called."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one shard of several has to do, for each round of updates of the learner."""
+
+    fragments: int  # that come in a round: one of each of its slots
+    starts: int  # fragments before the first round
+    ahead: int  # rounds that actors may be ahead of the learner
+    updates: int
+    rows: int  # for each update
+
+
+class ReplayWorker:
+    """Takes in fragments in one thread, and gives rows in another.
+
+    worker = ReplayWorker(experience, layouts, replay_layouts, receiver, server, books, share, key, life)
+    worker.warm_up()
+    worker.run(stop)
+
+    The version of a reply is (life, valid steps taken in so far). `beat` is given the metrics about once a second.
+    Nothing that it was given is closed.
+    """
+
+    def __init__(
+        self,
+        experience: Replay,
+        layouts: Layouts,
+        replay_layouts: ReplayLayouts,
+        receiver: SampleReceiver,
+        server: InferenceServer,
+        books: Books,
+        share: Share,
+        key: jax.Array,
+        life: int,
+        beat: Callable[[dict[str, float]], None] = lambda metrics: None,
+    ) -> None:
+        self._layouts, self._replay_layouts = layouts, replay_layouts
+        self._receiver, self._server, self._books = receiver, server, books
+        self._share, self._life, self._beat = share, life, beat
+        self._add = jax.jit(lambda buffer, fragment: replay.add(experience, buffer, fragment), donate_argnums=0)
+        self._judge = jax.jit(lambda buffer, judged: _judge(experience, buffer, judged), donate_argnums=0)
+        self._draw = jax.jit(lambda buffer, number: _draw(experience, buffer, share, jax.random.fold_in(key, number)))
+        self._buffer = jax.jit(lambda: replay.init(experience, self._example()))()
+        self._moved = threading.Condition()  # guards the buffer and the counts
+        self._episodes: deque[tuple[float, int]] = deque(maxlen=100_000)
+        self._fragments = self._steps = self._rounds = 0
+        self._waited = {"data": 0.0, "request": 0.0, "credit": 0.0}
+        self._error: BaseException | None = None
+
+    def warm_up(self) -> None:
+        """Compile everything; nothing is kept."""
+        fragment = self._layouts.record.tree(self._layouts.record.schema.allocate()).fragment
+        buffer = self._add(jax.tree.map(jnp.copy, self._buffer), fragment)
+        drawn, index, added = self._draw(buffer, 0)
+        jax.block_until_ready(self._judge(buffer, Judged(index, added, drawn.weight)))
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, or a stream fails."""
+        taking = threading.Thread(target=self._take_in, args=(stop,), name="take-in", daemon=True)
+        taking.start()
+        beaten = time.monotonic()
+        while not stop.is_set() and self._error is None:
+            began = time.monotonic()
+            batch = self._server.gather(self._share.updates * self._share.rows, 0.0, WAIT_S)
+            self._waited["request"] += time.monotonic() - began
+            if batch is not None:
+                self._answer(batch, stop)
+            if time.monotonic() - beaten > BEAT_S:
+                self._beat(self.metrics())
+                beaten = time.monotonic()
+        taking.join(10.0)
+        if self._error is not None:
+            raise self._error
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and how full the buffer is."""
+        size = self._buffer.fragments.valid.shape[0]
+        return {
+            "steps": self._steps,
+            "fragments": self._fragments,
+            "batches": self._rounds,
+            "fill": min(1.0, self._fragments / size),
+            "refused": self._receiver.counters.refused + self._server.counters.refused,
+            "malformed": self._receiver.counters.malformed + self._server.counters.malformed,
+            **{f"{what}_wait_s": seconds for what, seconds in self._waited.items()},
+        }
+
+    def _take_in(self, stop: threading.Event) -> None:
+        try:
+            while not stop.is_set() and self._error is None:
+                began = time.monotonic()
+                with self._moved:
+                    free = self._moved.wait_for(self._may_take, WAIT_S)
+                waited = time.monotonic()
+                self._waited["credit"] += waited - began
+                received = self._receiver.receive(WAIT_S) if free else None
+                self._waited["data"] += time.monotonic() - waited
+                if received is not None:
+                    self._take(received)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that runs the worker, which raises it
+            self._error = error
+
+    def _may_take(self) -> bool:
+        share = self._share
+        return self._fragments < share.starts + (self._rounds + share.ahead) * share.fragments
+
+    def _may_give(self) -> bool:
+        share = self._share
+        return self._fragments >= max(1, share.starts + self._rounds * share.fragments)
+
+    def _take(self, received: Received) -> None:
+        """Add a fragment, unless it was added by a life before this one."""
+        record: Record = self._layouts.record.tree(received.arrays)
+        fragment = record.fragment
+        sender, header = received.sender, received.header
+        steps = int(np.count_nonzero(fragment.valid))
+        booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
+        if self._books.arrive(booking):
+            ended = _ended(record)
+            with self._moved:
+                self._buffer = jax.block_until_ready(self._add(self._buffer, fragment))
+                self._books.trained([booking])
+                self._fragments += 1
+                self._steps += steps
+                self._episodes.extend(ended)
+                self._moved.notify_all()
+        received.release()
+
+    def _answer(self, batch: RequestBatch, stop: threading.Event) -> None:
+        """Put the priorities in, draw, and reply, as soon as there are fragments enough."""
+        judged: Judged = self._replay_layouts.request.tree([array[: batch.rows] for array in batch.arrays])
+        with self._moved:
+            self._buffer = self._judge(self._buffer, judged)
+            while not self._moved.wait_for(self._may_give, WAIT_S):
+                if stop.is_set() or self._error is not None:
+                    return
+            drawn, index, added = jax.block_until_ready(self._draw(self._buffer, self._rounds))
+            version = Version(self._life, self._steps)
+            episodes = self._next_episodes(batch.rows)
+            self._rounds += 1
+            self._moved.notify_all()
+        given = Given(drawn, index, added, episodes)
+        self._server.reply(batch, version, self._replay_layouts.answer.arrays(given))
+
+    def _next_episodes(self, rows: int) -> Episodes:
+        """Of those that ended and were not told of, as many as there are rows."""
+        episodes = Episodes(np.zeros(rows, np.float32), np.zeros(rows, np.int32))
+        for i in range(min(rows, len(self._episodes))):
+            episodes.returns[i], episodes.lengths[i] = self._episodes.popleft()
+        return episodes
+
+    def _example(self) -> Fragment:
+        return self._layouts.record.tree(self._layouts.record.schema.fields).fragment
+
+
+def _ended(record: Record) -> list[tuple[float, int]]:
+    returns, lengths = record.episodes
+    ended = lengths > 0
+    return list(zip(returns[ended].tolist(), lengths[ended].tolist(), strict=True))
+
+
+def _draw(experience: Replay, buffer: replay.Buffer, share: Share, key: jax.Array) -> tuple:
+    """Rows of all updates of a round one after another, their places, and how many fragments had been added."""
+
+    def draw(key: jax.Array) -> tuple:
+        drawn, index = replay.draw(experience, buffer, key, share.rows)
+        return rows_first(drawn), index
+
+    drawn, index = jax.vmap(draw)(jax.random.split(key, share.updates))
+    drawn, index = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (drawn, index))
+    return drawn, index, jnp.full(index.shape, buffer.added)
+
+
+def _judge(experience: Replay, buffer: replay.Buffer, judged: Judged) -> replay.Buffer:
+    """New priorities, but for rows whose place was taken by a newer fragment in between, and for none."""
+    size = buffer.fragments.valid.shape[0]
+    newer = buffer.added - judged.added
+    number = judged.index // replay.rows_per_fragment(experience, buffer)
+    # Counted from where the next fragment would have gone when the rows were drawn.
+    overwritten = (number - judged.added) % size < newer
+    return replay.reprioritize(experience, buffer, judged.index, judged.priority, (judged.index >= 0) & ~overwritten)

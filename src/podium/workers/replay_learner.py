@@ -1,0 +1,195 @@
+"""The learner that is fed by replay workers: asks every shard for rows, and tells it what became of the ones before.
+
+While it trains on one round of updates, the shards draw the next: two requests are out at each of them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podium.algorithms.algorithm import Algorithm, Drawn
+from podium.algorithms.learning import GRADIENT_UPDATES
+from podium.core.types import Tree
+from podium.protocol.schema import Version
+from podium.protocol.streams import InferenceClient, ParameterPublisher
+from podium.workers.layout import Layouts
+from podium.workers.learner import Learned
+from podium.workers.replay_layout import Given, Judged, ReplayLayouts, time_first
+
+TURNS = 2
+"""Requests that are out at each shard."""
+CALL_S = 0.2
+"""After so long without rows, `follow` is called."""
+WORD = 1 << 30
+"""Counts of steps are kept as two words of 30 bits: JAX has 32."""
+
+
+def start_store(shards: int) -> Tree:
+    """What is kept of each shard between updates, and in checkpoints: its life, and the steps it had told of."""
+    return {"life": jnp.full(shards, -1, jnp.int32), "steps": jnp.zeros((shards, 2), jnp.int32)}
+
+
+class ReplayLearner:
+    """Makes `updates` updates a round, each of rows of all shards.
+
+    worker = ReplayLearner(algorithm, layouts, replay_layouts, state, store, key, version, clients, publisher, 64)
+    with worker:
+        learned = worker.step(timeout=1.0)       # None: not all rows are there yet
+
+    It looks like `learner.Learner` to those who drive it. A shard that comes back empty makes it wait: `follow` is
+    called meanwhile, and may rebind a client to it.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        layouts: Layouts,
+        replay_layouts: ReplayLayouts,
+        state: Tree,
+        store: Tree,
+        key: jax.Array,
+        version: Version,
+        clients: Sequence[InferenceClient],
+        publisher: ParameterPublisher,
+        updates: int,
+        rows: int,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.state, self.store, self.version = state, store, version
+        self.waited_s = 0.0
+        self._algorithm, self._layouts, self._replay_layouts = algorithm, layouts, replay_layouts
+        self._clients, self._publisher, self._follow = list(clients), publisher, follow
+        self._shape = (updates, len(self._clients), rows)  # rows of each shard in each update
+        self._learn = jax.jit(
+            lambda state, drawn, update: _update(algorithm, state, time_first(drawn), jax.random.fold_in(key, update))
+        )
+        self._given: list[list[Given | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
+        self._told: list[list[Version | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
+        nothing = np.zeros(updates * rows, np.int32)
+        self._nothing = [nothing - 1, nothing, nothing.astype(np.float32)]
+        self._updates = self._failed = 0
+        self._followed_at = time.monotonic()
+
+    def warm_up(self) -> None:
+        """Compile the updates; nothing is learned."""
+        schema, (updates, shards, rows) = self._replay_layouts.answer.schema, self._shape
+        given = self._replay_layouts.answer.tree(
+            [np.zeros((updates * rows, *field.shape), field.dtype) for field in schema.fields]
+        )
+        jax.block_until_ready(self._learn(self.state, self._join([given] * shards), self.version.update))
+
+    def __enter__(self) -> "ReplayLearner":
+        for turn in range(TURNS):
+            for client in self._clients:
+                client.submit(turn, self._nothing)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, timeout: float) -> bool:
+        """Whether every shard has rows for the next round, or had within `timeout` seconds."""
+        given = self._given[self._updates % TURNS]
+        deadline = time.monotonic() + timeout
+        while any(part is None for part in given):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            waiting = next(i for i, part in enumerate(given) if part is None)
+            for i in range(len(self._clients)):
+                self._poll(i, min(left, CALL_S) if i == waiting else 0.0)
+            if time.monotonic() - self._followed_at > CALL_S:
+                self._follow()
+                self._followed_at = time.monotonic()
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start."""
+        return {"updates": self._updates, "data_wait_s": self.waited_s, "failed": self._failed}
+
+    def step(self, timeout: float) -> Learned | None:
+        """Wait for rows, make a round of updates, publish, and ask for more."""
+        began = time.monotonic()
+        ready = self.wait(timeout)
+        self.waited_s += time.monotonic() - began
+        if not ready:
+            return None
+        turn = self._updates % TURNS
+        given = [part for part in self._given[turn] if part is not None]
+        learned = self._learn(self.state, self._join(given), self.version.update)
+        self.state, metrics, priorities = jax.block_until_ready(learned)
+        self.version = Version(self.version.incarnation, self.version.update + 1)
+        self._updates += 1
+        self.publish()
+        steps = self._count(turn)
+        episodes = [episode for part in given for episode in _episodes(part)]
+        self._ask(turn, given, priorities)
+        return Learned(metrics, steps, episodes, staleness_mean=0.0, staleness_max=0)
+
+    def publish(self) -> None:
+        """Let everybody have the parameters; after an update `step` does, before the first one the caller."""
+        self._publisher.publish(self.version, self._layouts.params.arrays(self._algorithm.params(self.state)))
+
+    def _poll(self, shard: int, timeout: float) -> None:
+        for turn, version, arrays in self._clients[shard].poll(timeout):
+            if arrays is None:  # the shard has died: the next life of it is asked
+                self._failed += 1
+                self._clients[shard].submit(turn, self._nothing)
+            else:
+                self._given[turn][shard] = self._replay_layouts.answer.tree(arrays)
+                self._told[turn][shard] = version
+
+    def _ask(self, turn: int, given: list[Given], priorities: Tree) -> None:
+        """For the round after the next, with the errors of this one."""
+        updates, shards, rows = self._shape
+        none = isinstance(priorities, tuple)
+        judged = np.zeros(self._shape, np.float32) if none else np.asarray(priorities).reshape(self._shape)
+        for i, (client, part) in enumerate(zip(self._clients, given, strict=True)):
+            priority = np.ascontiguousarray(judged[:, i]).reshape(updates * rows)
+            # Copies: the arrays of a reply are the client's again once the next request is out.
+            client.submit(turn, list(Judged(np.array(part.index), np.array(part.added), priority)))
+        self._given[turn] = [None] * shards
+
+    def _join(self, given: list[Given]) -> Tree:
+        """The rows of all shards as batches [updates, batch, ...]."""
+        updates, _, rows = self._shape
+        cut = [jax.tree.map(lambda x: np.asarray(x).reshape(updates, rows, *x.shape[1:]), g.drawn) for g in given]
+        if len(cut) == 1:
+            return cut[0]
+        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *cut)
+
+    def _count(self, turn: int) -> int:
+        """Valid steps that shards have taken in since they were last asked what they had."""
+        lives, words = np.array(self.store["life"]), np.array(self.store["steps"])
+        grown = 0
+        for i, told in enumerate(self._told[turn]):
+            assert told is not None
+            before = int(words[i, 0]) * WORD + int(words[i, 1]) if lives[i] == told.incarnation else 0
+            if told.update < before:  # an answer that was overtaken
+                continue
+            grown += told.update - before
+            lives[i], words[i] = told.incarnation, divmod(told.update, WORD)
+        self.store = {"life": lives, "steps": words}
+        return grown
+
+
+def _update(algorithm: Algorithm, state: Tree, drawn: Drawn, key: jax.Array) -> tuple[Tree, dict, Tree]:
+    """Updates of rows [updates, ...], one after another: the means of their metrics, and the priorities of all rows."""
+
+    def update(state: Tree, batch: tuple[Drawn, jax.Array]) -> tuple:
+        state, metrics, priorities = algorithm.update(state, *batch)
+        return state, (metrics, priorities)
+
+    count = len(drawn.weight)
+    state, (metrics, priorities) = jax.lax.scan(update, state, (drawn, jax.random.split(key, count)))
+    means = jax.tree.map(jnp.mean, metrics)
+    return state, means | {GRADIENT_UPDATES: jnp.full((), count, jnp.int32)}, priorities
+
+
+def _episodes(given: Given) -> list[tuple[float, int]]:
+    returns, lengths = given.episodes
+    ended = np.asarray(lengths) > 0
+    return list(zip(np.asarray(returns)[ended].tolist(), np.asarray(lengths)[ended].tolist(), strict=True))

@@ -1,0 +1,125 @@
+"""IMPALA against known answers: its loss by hand, equal to A2C on-policy, old policies, pixels, memory, Catch."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algorithms import toy_runs
+from algorithms.toy_runs import SPEC, B, T, assert_close, one_update, random_fragment, run
+from podium.algorithms import a2c, registry
+from podium.core.algorithm_configs import A2CConfig, IMPALAConfig
+from podium.core.config import Experiment, NetworkConfig
+from podium.core.errors import ConfigError
+from podium.core.specs import Array, Discrete, EnvSpec
+from podium.core.types import ActInput
+
+
+def small(**algorithm) -> Experiment:
+    return toy_runs.small(IMPALAConfig(fragment_length=T, **algorithm))
+
+
+def test_the_loss_is_the_one_computed_by_hand():
+    config = small(entropy_coef=0.01, gamma=0.9, clip_rho=1.2, clip_c=0.9)
+    fragment = random_fragment()
+    state, _, metrics = one_update(config, fragment)
+    network = a2c.networks.make(config.network, SPEC, 2)
+    logits, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
+    logits, value = np.asarray(logits, np.float64), np.asarray(value, np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(log_probs[:-1], fragment.action[..., None], -1)[..., 0]
+    ratio = np.exp(chosen - fragment.extras["log_prob"])
+    assert (ratio > 1.2).any()
+    assert (ratio < 0.9).any()
+    target, advantage = np.zeros((T, B)), np.zeros((T, B))
+    for row in range(B):
+        error = 0.0
+        for t in reversed(range(T)):
+            alive = 1.0 - fragment.terminated[t, row]
+            later = 0.9 * error * alive * (1.0 - fragment.truncated[t, row])
+            one_step = fragment.reward[t, row] + 0.9 * alive * value[t + 1, row] - value[t, row]
+            advantage[t, row] = min(1.2, ratio[t, row]) * (one_step + later)
+            error = min(1.2, ratio[t, row]) * one_step + min(0.9, ratio[t, row]) * later
+            target[t, row] = value[t, row] + error
+    entropy = -(np.exp(log_probs) * log_probs).sum(-1)[:-1]
+    valid = fragment.valid
+    policy_loss, value_loss = -(advantage * chosen)[valid].mean(), 0.5 * ((target - value[:-1])[valid] ** 2).mean()
+    np.testing.assert_allclose(metrics["policy_loss"], policy_loss, rtol=1e-5)
+    np.testing.assert_allclose(metrics["value_loss"], value_loss, rtol=1e-5)
+    np.testing.assert_allclose(
+        metrics["loss"], policy_loss + 0.5 * value_loss - 0.01 * entropy[valid].mean(), rtol=1e-5
+    )
+    kl = (ratio - 1 - np.log(ratio))[valid].mean()
+    np.testing.assert_allclose(metrics["approx_kl"], kl, rtol=1e-4)
+
+
+def test_on_policy_it_is_a2c():
+    options = {"fragment_length": 8, "gamma": 0.9, "gae_lambda": 0.8, "normalize_observations": True}
+    ours, theirs = run("Catch-v0", IMPALAConfig(**options), 3)[0], run("Catch-v0", A2CConfig(**options), 3)[0]
+    assert_close(ours.train.params, theirs.train.params)
+
+
+def test_nothing_of_a_reset_row_reaches_a_parameter():
+    config, fragment = small(), random_fragment()
+    obs = fragment.obs.copy()
+    obs[1, 0] = np.nan  # row 0 terminated at t=0
+    log_prob = np.where(fragment.valid, fragment.extras["log_prob"], np.nan).astype(np.float32)
+    dirty = fragment._replace(obs=obs, extras={"log_prob": log_prob})
+    (_, state, _), (_, other, _) = one_update(config, fragment), one_update(config, dirty)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(other))
+    assert_close(state, other)
+
+
+def test_what_a_policy_would_hardly_do_any_more_weighs_hardly_anything():
+    fragment = random_fragment()
+    certain = np.zeros_like(fragment.extras["log_prob"])  # the actor chose with probability 1, the learner with 1/2
+    half = one_update(small(), fragment._replace(extras={"log_prob": certain}))[2]
+    impossible = one_update(small(), fragment._replace(extras={"log_prob": certain + 20}))[2]
+    assert abs(half["policy_loss"]) > 1e-3
+    assert abs(impossible["policy_loss"]) < 1e-7
+    assert impossible["value_loss"] < 1e-12
+
+
+def test_it_reaches_the_optimum_of_catch():
+    config = IMPALAConfig(fragment_length=16, learning_rate=5e-3, gamma=0.9, entropy_coef=0.001)
+    _, last_return = run("Catch-v0", config, 8, updates=100)
+    assert last_return > 0.97  # its exploration misses now and then
+
+
+def test_with_an_lstm_it_recalls_a_cue():
+    config = IMPALAConfig(fragment_length=12, learning_rate=5e-3, gamma=0.95, entropy_coef=0.01)
+    _, last_return = run("Memory-v0", config, 6, updates=100, hidden=(16,), memory="lstm", memory_size=16)
+    assert last_return > 0.9
+
+
+@pytest.mark.parametrize("vision", ["nature", "resnet"])
+def test_it_learns_from_pixels_that_stay_bytes_until_the_network(vision):
+    spec = EnvSpec(Array((8, 8, 1), "uint8"), Discrete(2))
+    config = replace(small(learning_rate=1e-3, gamma=0.0), network=NetworkConfig(hidden=(), vision=vision))
+    algorithm = registry.make(config, spec)
+    state = jax.jit(lambda key: algorithm.init(key, spec, config.algorithm.hyper()))(jax.random.key(0))
+    obs = jax.random.randint(jax.random.key(1), (T + 1, B, 8, 8, 1), 0, 256).astype(jnp.uint8)
+    params, keys = algorithm.params(state), jax.random.split(jax.random.key(2), B)
+    inputs = ActInput(obs[0], np.zeros(B, bool), None, keys, np.ones(B, np.float32))
+    _, extras, _ = jax.jit(algorithm.act, static_argnums=3)(params, (), inputs, False)
+    assert extras["log_prob"].shape == (B,)
+    # Always paid for action 1, which becomes the likelier one.
+    fragment = random_fragment()
+    paid = fragment._replace(
+        obs=obs, reward=fragment.action.astype(np.float32), extras={"log_prob": np.full((T, B), np.log(0.5), "f4")}
+    )
+    update = jax.jit(algorithm.update)
+    for _ in range(10):
+        state, metrics, _ = update(state, paid, jax.random.key(3))
+    assert np.isfinite(metrics["loss"])
+    greedy, _, _ = jax.jit(algorithm.act, static_argnums=3)(algorithm.params(state), (), inputs, True)
+    assert greedy.mean() > 0.7
+
+
+def test_a_trace_clipped_less_than_its_difference_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"algorithm.clip_c = 2.0: must be more than 0 and at most algorithm.clip_rho"
+    ):
+        IMPALAConfig(clip_c=2.0)

@@ -1,0 +1,59 @@
+"""A run whose replay buffer is kept by processes of their own, which may be killed."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from launch.commands import LIMIT_S, flags, start, wait_until
+from podium.orchestrator.status import read_status
+from podium.runs.metrics import read_metrics
+
+SETTINGS = {
+    "env.num_envs": 4,
+    "network.hidden": "[16]",
+    "algorithm.fragment_length": 32,
+    "algorithm.batch_size": 16,
+    "algorithm.update_ratio": 0.125,
+    "algorithm.learning_starts": 256,
+    "algorithm.buffer_size": 4096,
+    "algorithm.priority_exponent": 0.6,
+    "topology.actors": 2,
+    "topology.replay_workers": 2,
+    "checkpoint.every_updates": 2,
+    "evaluation.episodes": 2,
+}
+
+
+def test_replay_workers_learner_and_actors_may_die_and_every_step_is_explained(tmp_path: Path) -> None:
+    command = ["train", "dqn", "CartPole-v1", "--name", "run", "--total-steps", "16000"]
+    process = start(*command, *flags(SETTINGS), cwd=tmp_path)
+    run = tmp_path / "runs" / "run"
+    try:
+        for role in ("replay", "learner", "actor"):
+            done = last_step(run) + 1024
+            assert wait_until(lambda done=done: last_step(run) >= done, process), (tmp_path / "said").read_text()
+            kill(run, role)
+        assert process.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+    summary = json.loads((run / "summary.json").read_text())
+    samples = summary["samples"]
+    assert summary["status"] == "done"
+    assert summary["env_steps"] >= 16_000
+    assert samples["unexplained"] == 0
+    assert samples["trained"] >= 16_000
+    assert summary["restarts"] == {"replay": 1, "learner": 1, "actor": 1}
+
+
+def last_step(run: Path) -> int:
+    """Of the last report."""
+    rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
+    return rows[-1]["step"] if rows else 0
+
+
+def kill(run: Path, role: str) -> None:
+    status = read_status(run / "workers.json")
+    assert status is not None
+    os.kill(next(worker.pid for worker in status.workers if worker.role == role), signal.SIGKILL)

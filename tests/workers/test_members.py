@@ -1,0 +1,259 @@
+"""Members in host environments: what an actor sends of them, and what a learner makes of what comes, late or never."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from podium.algorithms import es
+from podium.algorithms.algorithm import Members
+from podium.core.algorithm_configs import ESConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
+from podium.envs.gymnasium import GymnasiumEnv
+from podium.protocol.memory import MemoryTransport
+from podium.protocol.schema import SenderId, Version
+from podium.protocol.streams import FragmentHeader
+from podium.runs.books import ActorLedger, Books, balance
+from podium.workers.layout import make_layouts
+from podium.workers.member_actor import Mean, MemberActor, draw_population
+from podium.workers.member_learner import MemberLearner
+from podium.workers.member_records import MemberRecords
+from podium.workers.member_slot import MemberSlot
+from workers.stage import Counter
+
+LIMIT_S, ROWS, POPULATION = 60.0, 4, 16
+KEY, FIRST = jax.random.key(1), Version(0, 0)
+
+
+class Theatre:
+    """Both ends of a population's streams in one process; `learner` is made where it is asked for."""
+
+    def __init__(self, slots: int = 1, staleness: int = 1, devices: int = 1, **algorithm: Any) -> None:
+        config = ESConfig(**{"noise_table": 10_000, "population": POPULATION, "episode_limit": 50, **algorithm})
+        topology = TopologyConfig(staleness=staleness)
+        self.experiment = Experiment(config, EnvConfig("counter", num_envs=ROWS), NetworkConfig(hidden=(4,)), topology)
+        self._ends, self.slots, self.staleness, self.devices = ExitStack(), slots, staleness, devices
+        rows = ROWS // slots
+        self.envs = [
+            self._ends.enter_context(closing(GymnasiumEnv(Counter, range(n * rows, (n + 1) * rows))))
+            for n in range(slots)
+        ]
+        spec = self.envs[0].spec
+        self.algorithm = es.make(config, self.experiment, spec)
+        assert isinstance(self.algorithm.experience, Members)
+        self.members = self.algorithm.experience
+        self.layouts = make_layouts(self.algorithm, spec, self.experiment, rows)
+        self.transport = self._ends.enter_context(MemoryTransport())
+        self.receiver = self.transport.sample_receiver(self.layouts.record.schema)
+        self.publisher = self.transport.parameter_publisher("main", self.layouts.params.schema)
+        self.state = jax.jit(lambda: self.algorithm.init(KEY, spec, config.hyper()))()
+        self.books, self.ledger = Books(None), ActorLedger.in_memory()
+        self.stop, self.error = threading.Event(), None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._ends.close()
+
+    def sender(self, worker: int = 0, credits: int = 8) -> Any:
+        life = SenderId(worker, 0)
+        return self.transport.sample_sender(self.receiver.endpoint, self.layouts.record.schema, life, credits)
+
+    def learner(self, version: Version = FIRST) -> MemberLearner:
+        ends = self.receiver, self.publisher, self.books
+        devices = jax.local_devices()[: self.devices]
+        return MemberLearner(
+            self.algorithm, self.layouts, self.state, KEY, version, *ends, self.slots, self.staleness, devices
+        )
+
+    def actor(self) -> MemberActor:
+        reader = self.transport.parameter_reader(self.publisher.endpoint, self.layouts.params.schema)
+        memory = self.layouts.request.tree(self.layouts.request.schema.fields).memory
+        slots = [MemberSlot(n, env, self.layouts.params, memory, self.members) for n, env in enumerate(self.envs)]
+        mean = Mean(self.layouts.params, reader)
+        how = KEY, [0], ROWS, self.ledger, self.staleness
+        return MemberActor(slots, mean, self.sender(), self.layouts, self.algorithm, *how)
+
+    def publish(self, update: int) -> None:
+        params = self.algorithm.params(self.state)
+        self.publisher.publish(Version(0, update), self.layouts.params.arrays(params))
+
+    def receive(self) -> Iterator[tuple[FragmentHeader, MemberRecords]]:
+        """What an actor sends, copied."""
+        while True:
+            received = self.receiver.receive(LIMIT_S)
+            assert received is not None, self.error
+            records = jax.tree.map(np.array, self.layouts.record.tree(received.arrays))
+            received.release()
+            yield received.header, records
+
+    def play(self) -> Iterator[tuple[FragmentHeader, MemberRecords]]:
+        """Start the actor in a thread."""
+        actor = self.actor()
+        actor.warm_up()
+
+        def run() -> None:
+            try:
+                actor.run(self.stop)
+            except BaseException as error:  # noqa: BLE001 - shown by whoever waits in vain
+                self.error = error
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+        return self.receive()
+
+
+def batch_size(theatre: Theatre) -> int:
+    return theatre.layouts.record.schema.fields[0].shape[0]
+
+
+def send(theatre: Theatre, sender: Any, sequence: int, version: Any, first: float, lengths: Any, slot: int = 0) -> None:
+    """A batch of members with returns first, first + 1, ..., as an actor would send it."""
+    buffer = sender.acquire(LIMIT_S)
+    records: MemberRecords = theatre.layouts.record.tree(buffer.arrays)
+    n = len(records.index)
+    records.index[...] = np.arange(n) * 10 + 100 * slot
+    records.sign[...] = np.where(np.arange(n) % 2, -1, 1)
+    records.returns[...] = first + np.arange(n)
+    records.lengths[...] = lengths
+    records.version[...] = version
+    if records.seen is not None:
+        records.seen.weight[...], records.seen.obs[...] = n / 2, np.array([[slot + 0.1], [sequence - 0.7]])
+    steps = int(records.lengths.sum())
+    sender.produced = getattr(sender, "produced", 0) + steps
+    theatre.ledger.produced += steps
+    theatre.ledger.commit(sequence, steps)
+    sender.commit(
+        buffer, FragmentHeader("main", slot, sequence, Version(0, int(np.min(version))), steps, sender.produced)
+    )
+
+
+def test_a_members_record_has_at_most_64_bytes() -> None:
+    with Theatre() as theatre:
+        columns = [field for field in theatre.layouts.record.schema.fields if not field.name.startswith("seen")]
+        assert {field.name for field in columns} == {"index", "sign", "returns", "lengths", "version"}
+        assert sum(field.nbytes / batch_size(theatre) for field in columns) == 17
+
+
+def test_an_actor_plays_pairs_to_the_end_of_their_episodes_and_tells_what_they_reached() -> None:
+    with Theatre(normalize_observations=True) as theatre:
+        theatre.publish(7)
+        sent = theatre.play()
+        batches = [next(sent) for _ in range(8)]
+        theatre.stop.set()
+        theatre.thread.join(LIMIT_S)
+        header, _ = batches[-1]
+        n = batch_size(theatre)
+        for _, records in batches:
+            assert records.returns.tolist() == [6.0] * n  # 1 + 2 + 3
+            assert records.lengths.tolist() == [3] * n
+            assert records.version.tolist() == [7] * n
+            assert records.index.min() >= 0
+            assert records.index.max() <= theatre.members.last_index
+            assert records.seen is not None
+            assert records.seen.weight.sum() >= n
+        # Each row plays an index with one sign, then the same with the other.
+        indices = np.concatenate([records.index for _, records in batches])
+        signs = np.concatenate([records.sign for _, records in batches])
+        sums = {index: signs[indices == index].sum() for index in indices[: -2 * ROWS].tolist()}
+        assert set(sums.values()) == {0}
+        assert header.produced == 3 * 8 * n
+        # Both ends' counts agree: what was sent, and what was under way.
+        under_way = sum(theatre.ledger.steps_of(i) for i in range(8, theatre.ledger.fragments))
+        assert theatre.ledger.produced == header.produced + theatre.ledger.unfinished + under_way
+
+
+def test_at_staleness_0_every_row_plays_its_part_of_the_population_and_waits_for_the_next_version() -> None:
+    with Theatre(slots=2, staleness=0) as theatre:
+        theatre.publish(3)
+        sent = theatre.play()
+        batches = sorted((next(sent) for _ in range(2)), key=lambda batch: batch[0].slot)
+        pairs = draw_population(theatre.members, seed=0, update=3)
+        played = [(i, s) for _, records in batches for i, s in zip(records.index, records.sign, strict=True)]
+        assert sorted(played) == sorted((i, s) for i in pairs for s in (1, -1))
+        assert theatre.receiver.receive(0.3) is None
+        theatre.publish(4)
+        again = [next(sent)[1] for _ in range(2)]
+        assert {version for records in again for version in records.version} == {4}
+
+
+def test_a_member_stopped_by_the_limit_leaves_its_row_until_the_episode_ends() -> None:
+    with Theatre(episode_limit=2) as theatre:
+        theatre.publish(0)
+        sent = theatre.play()
+        for _ in range(4):
+            _, records = next(sent)
+            assert set(records.returns.tolist()) == {3.0}  # 1 + 2: always from an episode's start
+            assert set(records.lengths.tolist()) == {2}
+
+
+def test_late_members_are_left_out_and_counted_and_a_missing_actor_is_not_waited_for() -> None:
+    with Theatre() as theatre:
+        learner, sender = theatre.learner(Version(0, 5)), theatre.sender()
+        n = batch_size(theatre)
+        assert n == POPULATION // 4
+        ages = np.resize([5, 4, 3, 5], n)  # one in four is two versions old
+        for sequence in range(5):
+            send(theatre, sender, sequence, ages, first=10.0 * sequence, lengths=10)
+        assert learner.step(timeout=0.1) is None
+        send(theatre, sender, 5, 5, first=0.0, lengths=10)
+        learned = learner.step(LIMIT_S)
+        assert learned is not None
+        assert len(learned.episodes) == 5 * (3 * n // 4) + n  # at least a population, by whole batches
+        assert learned.steps == 10 * len(learned.episodes)
+        assert learned.staleness_max == 1
+        account = theatre.books.account
+        assert (account.trained, account.stale) == (learned.steps, 10 * 5 * (n // 4))
+        assert learner.version == Version(0, 6)
+        theatre.ledger.end(0)
+        samples = balance(account, {"0.0": theatre.ledger})
+        assert (samples.lost, samples.in_flight, samples.unexplained) == (0, 0, 0)
+
+
+def test_members_of_a_learner_that_died_are_stale() -> None:
+    with Theatre() as theatre:
+        learner, sender = theatre.learner(Version(1, 5)), theatre.sender()
+        send(theatre, sender, 0, 5, first=0.0, lengths=3)
+        assert learner.step(timeout=0.1) is None
+        assert theatre.books.account.stale == 3 * batch_size(theatre)
+
+
+def test_what_a_killed_actor_never_sent_is_lost_once_its_next_batch_is_there() -> None:
+    with Theatre() as theatre:
+        learner, sender = theatre.learner(), theatre.sender()
+        send(theatre, sender, 0, 0, first=0.0, lengths=3)
+        sender.produced += 100  # two batches that nobody will see
+        send(theatre, sender, 3, 0, first=0.0, lengths=3)
+        assert learner.step(timeout=0.1) is None
+        assert theatre.books.account.lives["0.0"].lost == 100
+
+
+def test_at_staleness_0_the_order_of_arrival_changes_nothing() -> None:
+    ends = []
+    for order in ((0, 1), (1, 0)):
+        with Theatre(slots=2, staleness=0, normalize_observations=True) as theatre:
+            learner, senders = theatre.learner(), [theatre.sender(worker) for worker in range(2)]
+            for slot in order:
+                send(theatre, senders[slot], 0, 0, first=7.0 * slot, lengths=2, slot=slot)
+            assert learner.step(LIMIT_S) is not None
+            ends.append(jax.device_get(learner.state))
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+    assert float(ends[0].observations.count) > 0
+
+
+def test_an_update_shared_by_two_devices_is_the_same() -> None:
+    ends = []
+    for devices in (1, 2):
+        with Theatre(devices=devices, normalize_observations=True) as theatre:
+            learner, sender = theatre.learner(), theatre.sender()
+            learner.warm_up()
+            for sequence in range(4):
+                send(theatre, sender, sequence, 0, first=3.0 * sequence, lengths=2)
+            assert learner.step(LIMIT_S) is not None
+            ends.append(jax.device_get(learner.state))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *ends)
