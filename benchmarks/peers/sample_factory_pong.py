@@ -76,7 +76,7 @@ class Pool(gymnasium.Env):
         return obs, reward, terminated, truncated, {}
 
     def close(self) -> None:
-        self._pool.close()
+        self._pool = None  # its threads end with it; its own close needs a newer Gymnasium
 
 
 def make_env(name: str, cfg: Any, env_config: Any, render_mode: str | None = None) -> gymnasium.Env:

@@ -320,6 +320,14 @@ def test_epsilon_falls_in_a_straight_line_after_the_start():
         assert bool(params.random) == (updates == 0)
 
 
+def test_a_linear_schedule_ends_at_zero():
+    config = experiment(schedule="linear", learning_rate=1.0, learning_starts=800)
+    functions, _, state = prepare(config)
+    # 12,800 steps: the first 800 without updates, then four for each of them.
+    for updates, rate in ((0, 15 / 16), (600, 0.75), (1400, 0.5), (3000, 0.0), (9999, 0.0)):
+        np.testing.assert_allclose(functions.learning_rate(state._replace(updates=updates)), rate, atol=1e-6)
+
+
 def test_so_many_actions_are_random_and_all_are_as_likely():
     config = experiment(epsilon_start=0.4, epsilon_end=0.4)
     for updates, exploration, share in ((5, 1.0, 0.4), (5, 0.5, 0.2), (5, 0.0, 0.0), (0, 0.01, 1.0), (0, 0.0, 0.0)):

@@ -1,5 +1,6 @@
 """What a learner does with a fragment when there is a replay buffer: when updates start, how many, and in place."""
 
+import inspect
 from typing import NamedTuple
 
 import jax
@@ -7,10 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podium.algorithms import learning
+from podium.algorithms import dqn, learning
 from podium.algorithms.algorithm import Algorithm, Drawn, Replay
+from podium.core.algorithm_configs import DQNConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.types import Fragment
+from podium.envs import toy
+from podium.envs.jax_wrappers import vectorize
+from podium.workers.fused import Fused
 
 T, B = 4, 2
 
@@ -118,3 +124,18 @@ def test_the_buffer_is_changed_in_place_whatever_its_size(alpha):
         return memory.temp_size_in_bytes
 
     assert temporary_bytes(capacity=2**16) < temporary_bytes(capacity=2**10) + 1024
+
+
+def test_a_fused_dispatch_changes_the_buffer_in_place_whatever_its_size():
+    def temporary_bytes(capacity: int) -> int:
+        config = DQNConfig(fragment_length=T, batch_size=4, buffer_size=capacity, n_step=2, priority_exponent=0.6)
+        env = toy.make_env("Catch-v0", {})
+        environment, network = EnvConfig("podium:Catch-v0", num_envs=B), NetworkConfig(hidden=(4,))
+        experiment = Experiment(config, environment, network, TopologyConfig(dispatch=2))
+        fused = Fused(dqn.make(config, experiment, env.spec), vectorize(env), experiment, jax.local_devices()[:1])
+        compiled = inspect.getclosurevars(fused.dispatch).nonlocals["compiled"]
+        program = compiled.lower(jax.eval_shape(fused.init), jax.random.key(0), np.int32(1)).compile()
+        assert program.memory_analysis().alias_size_in_bytes > 4 * 50 * capacity
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(capacity=2**14) < temporary_bytes(capacity=2**10) + 1024

@@ -25,8 +25,8 @@ def load_preset(name: str, algorithm: str = "") -> dict[str, Any]:
     """
     presets = _read_presets()
     if name not in presets:
-        hint = suggest(name, [known for known in presets if known.startswith(algorithm)]) or "; `podium presets` lists them"
-        raise ConfigError(f"preset = {name!r}: no such preset{hint}")
+        hint = suggest(name, [known for known in presets if known.startswith(algorithm)])
+        raise ConfigError(f"preset = {name!r}: no such preset{hint or '; `podium presets` lists them'}")
     return presets[name]
 
 
