@@ -1,7 +1,7 @@
 """IMPALA on Pong from pixels, beside Sample Factory on the same work: `python benchmarks/pong.py`.
 
 Both step EnvPool's Pong-v5 (32 environments, 84x84x4 bytes, a step is 4 frames), with the Nature CNN, fragments of 16
-steps, V-trace, and one gradient step of 512 steps for each. They take turns, and what counts is the ratio within a
+steps, and one gradient step of 512 steps for each. They take turns, and what counts is the ratio within a
 run. Let nothing else run meanwhile.
 
 What it learns is another command, with its preset: `podium train impala envpool:Pong-v5` (2.5 M steps, 10 M frames).
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,10 +69,19 @@ def measure(contender: str, seconds: float) -> dict[str, Any]:
     else:
         command = [str(venvs.ensure(PEER)), str(venvs.PINS / f"{PEER}.py")]
     command += ["--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if done.returncode:
-        raise SystemExit(f"{contender} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    # In a session of its own, so that nothing of it is left.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, errors = process.communicate(timeout=LIMIT_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+        raise
+    if process.returncode:
+        raise SystemExit(f"{contender} failed:\n{out[-2000:]}\n{errors[-4000:]}")
+    return json.loads(out.strip().splitlines()[-1])
 
 
 def main() -> None:

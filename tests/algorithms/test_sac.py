@@ -10,9 +10,11 @@ from control_rows import (
     LINEAR,
     MIDDLE,
     REACH,
+    SPEC,
     critics_by_hand,
     draw_linear,
     draw_rows,
+    experiment,
     look,
     policy_by_hand,
     returns_by_hand,
@@ -23,10 +25,12 @@ from control_rows import (
     with_bad_row,
 )
 
-from podium.algorithms import sac
+from podium.algorithms import off_policy, sac
 from podium.core.algorithm_configs import SACConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Discrete, EnvSpec
+from podium.networks.critics import make_critics, make_policy
+from podium.ops.distributions import TanhGaussian
 
 CONFIG = SACConfig(gamma=0.9, tau=0.1, learning_rate=1e-2)
 KEY = jax.random.key(3)
@@ -35,7 +39,7 @@ KEY = jax.random.key(3)
 def sample_by_hand(policy, obs, key):
     """Actions and their log-densities in units of the box: of the Gaussian, over the slope of tanh."""
     mean, log_std = np.split(policy_by_hand(policy, obs), 2, axis=1)
-    z = np.asarray(jax.random.normal(key, mean.shape), np.float64)
+    z = np.asarray(jax.random.normal(key, mean.T.shape), np.float64).T
     u = mean + np.exp(log_std) * z
     density = -0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)
     return np.tanh(u), np.sum(density - np.log1p(-(np.tanh(u) ** 2)), axis=1)
@@ -51,6 +55,11 @@ def agent():
     """The algorithm, its update as compiled once, and a state that may be changed."""
     algorithm, update, state = compiled()
     return algorithm, update, jax.tree.map(jnp.copy, state)
+
+
+def make_networks():
+    network = experiment(CONFIG).network
+    return make_policy(network, SPEC, 4), make_critics(network, SPEC, 2)
 
 
 def with_log_std(state, log_std):
@@ -87,6 +96,23 @@ def test_the_policys_loss_is_the_one_by_hand_with_the_critics_just_trained(updat
     np.testing.assert_allclose(metrics["policy_loss"], np.mean(weight * (0.3 * log_prob - value)), rtol=1e-4)
     np.testing.assert_allclose(metrics["entropy"], -np.mean(weight * log_prob), rtol=1e-4)
     np.testing.assert_allclose(metrics["temperature"], 0.3, rtol=1e-6)
+
+
+def test_samples_have_the_log_probability_of_the_squashed_gaussian_however_far_out():
+    """That of TanhGaussian, which tests/ops integrates numerically."""
+    _, _, state = agent()
+    one = sac.SAC(CONFIG, *make_networks(), off_policy.make_box(SPEC, "sac"))
+    obs = np.random.default_rng(1).normal(size=(200, 3)).astype(np.float32)
+    for log_std in (-1.0, 0.5):
+        params = with_log_std(state, log_std).policy.params
+        action, log_prob = one.sample(params, obs, KEY)
+        mean, deviation = one.gaussian(params, obs)
+        known = TanhGaussian(mean.T, deviation.T, (-1.0, -1.0), (1.0, 1.0))
+        np.testing.assert_allclose(log_prob, known.log_prob(action.T), rtol=1e-3, atol=1e-3)
+    far = with_log_std(state, 2.0).policy.params
+    far["tower"]["head"]["bias"] = jnp.array([30.0, -30.0, 0.0, 0.0])[:, None]
+    gradient = jax.grad(lambda policy: jnp.sum(one.sample(policy, obs, KEY)[1]))(far)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
 
 def test_target_critics_go_a_part_tau_of_the_way(updated):

@@ -45,7 +45,7 @@ def test_the_critics_loss_is_the_one_of_the_lesser_twin_at_a_noisy_action():
     rows = drawn.rows
     _, update, state = agent()
     _, metrics, priorities = update(state, drawn, KEY)
-    noise = np.clip(0.4 * np.asarray(jax.random.normal(KEY, (8, 2))), -0.5, 0.5)
+    noise = np.clip(0.4 * np.asarray(jax.random.normal(KEY, (2, 8))), -0.5, 0.5).T
     assert np.any(np.abs(noise) == 0.5)
     next_action = np.clip(np.tanh(policy_by_hand(state.target_policy, rows.next_obs)) + noise, -1, 1)
     next_values = critics_by_hand(state.target_critics, rows.next_obs, next_action)

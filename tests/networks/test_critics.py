@@ -14,7 +14,7 @@ from podium.networks.critics import make_critics, make_policy
 SPEC = EnvSpec(Array((3,)), Box((2,), (-1.0, -1.0), (1.0, 1.0)))
 CONFIG = NetworkConfig((8, 4), "relu")
 OBS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-ACTION = np.random.default_rng(1).uniform(-1, 1, (5, 2)).astype(np.float32)
+ACTION = np.random.default_rng(1).uniform(-1, 1, (2, 5)).astype(np.float32)
 
 
 def test_an_ensemble_is_its_members_each_by_itself():
@@ -27,7 +27,7 @@ def test_an_ensemble_is_its_members_each_by_itself():
     for member in range(3):
         own = jax.tree.map(lambda x, member=member: x[member : member + 1], params)
         np.testing.assert_allclose(alone.apply(own, OBS, ACTION)[0], values[member], rtol=1e-5, atol=1e-6)
-        x = np.concatenate([OBS, ACTION], axis=1).T
+        x = np.concatenate([OBS.T, ACTION])
         towers = jax.tree.map(np.asarray, own["towers"])
         for name in ("hidden_0", "hidden_1"):
             x = np.maximum(towers[name]["kernel"][0] @ x + towers[name]["bias"][0], 0)
@@ -54,17 +54,17 @@ def test_an_action_is_seen_by_every_member():
     critics = make_critics(CONFIG, SPEC, members=2)
     params = jax.jit(critics.init)(jax.random.key(0))
     slope = jax.jacobian(lambda action: critics.apply(params, OBS, action))(jnp.asarray(ACTION))
-    # [member, row, row', k]: a row's value depends on its own action, and on no other's.
+    # [member, row, k, row']: a row's value depends on its own action, and on no other's.
     for row in range(5):
-        assert np.all(np.any(slope[:, row, row] != 0, axis=-1))
-        assert np.all(np.delete(slope[:, row], row, axis=1) == 0)
+        assert np.all(np.any(slope[:, row, :, row] != 0, axis=-1))
+        assert np.all(np.delete(slope[:, row], row, axis=2) == 0)
 
 
 def test_dicts_and_images_are_encoded():
     spec = EnvSpec({"camera": Array((4, 4, 1), "uint8"), "joints": Array((3,))}, SPEC.action)
     obs = {"camera": np.full((5, 4, 4, 1), 100, np.uint8), "joints": OBS}
     policy, critics = make_policy(CONFIG, spec, 4), make_critics(CONFIG, spec, members=2)
-    assert policy.apply(jax.jit(policy.init)(jax.random.key(0)), obs).shape == (5, 4)
+    assert policy.apply(jax.jit(policy.init)(jax.random.key(0)), obs).shape == (4, 5)
     params = jax.jit(critics.init)(jax.random.key(0))
     assert critics.apply(params, obs, ACTION).shape == (2, 5)
     other = critics.apply(params, obs | {"camera": np.full((5, 4, 4, 1), 200, np.uint8)}, ACTION)
@@ -74,7 +74,7 @@ def test_dicts_and_images_are_encoded():
 def test_a_policy_starts_near_the_middle():
     policy = make_policy(CONFIG, SPEC, 2)
     outputs = policy.apply(jax.jit(policy.init)(jax.random.key(0)), OBS)
-    assert outputs.shape == (5, 2)
+    assert outputs.shape == (2, 5)
     assert np.all(np.abs(outputs) < 0.2)
 
 
@@ -90,7 +90,7 @@ def test_the_users_own_network_can_be_the_policy():
     policy = make_policy(NetworkConfig(factory="test_critics:make_own"), SPEC, 2)
     params = jax.jit(policy.init)(jax.random.key(0))
     expected = make_own(None, SPEC, 2).apply(params, (), OBS[None], np.zeros((1, 5), bool))[0][0]
-    np.testing.assert_allclose(policy.apply(params, OBS), expected, rtol=1e-6)
+    np.testing.assert_allclose(policy.apply(params, OBS), expected.T, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,12 @@ class DDPG:
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
         action = self.choose(params.policy, inputs.obs)
         if not greedy:
-            noise = inputs.exploration[:, None] * params.noise * keys.normal(inputs.key, (self.box.spec.size,))
+            noise = inputs.exploration * params.noise * keys.normal(inputs.key, (self.box.spec.size,)).T
             action = jnp.where(params.random, self.box.draw(inputs.key), jnp.clip(action + noise, -1.0, 1.0))
         return self.box.from_unit(action), {}, memory
 
     def choose(self, policy: Tree, obs: Tree) -> jax.Array:
-        """The policy's actions [B, k], in units of the box."""
+        """The policy's actions [k, B], in units of the box."""
         return jnp.tanh(self.policy.apply(policy, obs))
 
     def update(self, state: TrainState, batch: Drawn, key: jax.Array, axis: str | None = None) -> tuple:

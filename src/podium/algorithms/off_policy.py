@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class ActionBox:
-    """Actions within bounds, and the same in units of half their range: flat, from -1 to 1."""
+    """Actions within bounds, and the same in units of half their range: from -1 to 1, [k, B] as networks have them."""
 
     spec: Box
 
@@ -56,17 +56,17 @@ class ActionBox:
         return np.where(half > 0, half, np.float32(1))
 
     def to_unit(self, action: jax.Array) -> jax.Array:
-        """Actions [B, *shape] of the environment as [B, k]."""
-        return (action.reshape(len(action), -1) - self.middle) / self.reach
+        """Actions [B, *shape] of the environment as [k, B]."""
+        return ((action.reshape(len(action), -1) - self.middle) / self.reach).T
 
     def from_unit(self, unit: jax.Array) -> jax.Array:
-        """[B, k] as actions of the environment, which rounding takes over no bound."""
-        action = jnp.clip(self.middle + self.reach * unit, *self.bounds)
-        return action.reshape(len(unit), *self.spec.shape)
+        """[k, B] as actions of the environment, which rounding takes over no bound."""
+        action = jnp.clip(self.middle + self.reach * unit.T, *self.bounds)
+        return action.reshape(len(action), *self.spec.shape)
 
     def draw(self, key: jax.Array) -> jax.Array:
         """Uniform in the box, for key[B], in its unit."""
-        return 2 * keys.uniform(key, (self.spec.size,)) - 1
+        return 2 * keys.uniform(key, (self.spec.size,)).T - 1
 
 
 def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:

@@ -4,11 +4,12 @@ Reads top to bottom: state, act, targets, critics, policy, temperature. Actions 
 that an entropy means the same whatever their bounds.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
@@ -16,11 +17,11 @@ from podium.algorithms.collectives import add_up
 from podium.algorithms.off_policy import ActionBox, Part
 from podium.core.algorithm_configs import SACConfig
 from podium.core.config import Experiment
-from podium.core.specs import Box, EnvSpec
+from podium.core.specs import EnvSpec
 from podium.core.types import ActInput, Tree
 from podium.networks.critics import Critics, Policy, make_critics, make_policy
-from podium.ops import distributions
-from podium.ops.distributions import TanhGaussian
+from podium.ops import keys
+from podium.ops.distributions import LOG_STD_RANGE
 from podium.ops.returns import bootstrapped_returns
 
 
@@ -85,21 +86,30 @@ class SAC:
         )
 
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
-        policy = self.distribution(params.policy, inputs.obs)
+        mean, log_std = self.gaussian(params.policy, inputs.obs)
         if greedy:
-            return self.box.from_unit(policy.mode()), {}, memory
-        # As an amount of the deviation, so that 0 is the mode and 1 the policy itself.
-        narrower = replace(policy, log_std=policy.log_std + jnp.log(inputs.exploration)[:, None])
-        action = jnp.where(params.random, self.box.draw(inputs.key), narrower.sample(inputs.key))
+            return self.box.from_unit(jnp.tanh(mean)), {}, memory
+        noise = inputs.exploration * keys.normal(inputs.key, (self.box.spec.size,)).T
+        action = jnp.where(params.random, self.box.draw(inputs.key), jnp.tanh(mean + jnp.exp(log_std) * noise))
         return self.box.from_unit(action), {}, memory
 
-    def distribution(self, policy: Tree, obs: Tree) -> TanhGaussian:
-        """Over actions [B, k] in units of the box."""
-        size = self.box.spec.size
-        unit = Box((size,), (-1.0,) * size, (1.0,) * size)
-        distribution = distributions.make(unit, self.policy.apply(policy, obs), squash=True)
-        assert isinstance(distribution, TanhGaussian)
-        return distribution
+    def gaussian(self, policy: Tree, obs: Tree) -> tuple[jax.Array, jax.Array]:
+        """Mean and log standard deviation [k, B] of actions before they are squashed."""
+        mean, log_std = jnp.split(self.policy.apply(policy, obs), 2)
+        return mean, jnp.clip(log_std, *LOG_STD_RANGE)
+
+    def sample(self, policy: Tree, obs: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Actions [k, B] in units of the box, which gradients flow through, and their log-probabilities [B].
+
+        With u = m + σz and a = tanh u, log π(a|s) = log N(z) - log σ - log(1 - tanh² u): `distributions.TanhGaussian`
+        for the u that was drawn, features first, and with less to compute where z is known.
+        """
+        mean, log_std = self.gaussian(policy, obs)
+        # Not keys.normal: XLA would fuse its rounds into each kernel that looks at z, and again into the gradient's.
+        z = jax.random.normal(key, mean.shape)
+        u = mean + jnp.exp(log_std) * z
+        log_slope = 2 * (np.log(2) - u - jax.nn.softplus(-2 * u))
+        return jnp.tanh(u), jnp.sum(-0.5 * (z**2 + np.log(2 * np.pi)) - log_std - log_slope, axis=0)
 
     def update(self, state: TrainState, batch: Drawn, key: jax.Array, axis: str | None = None) -> tuple:
         rows, share = off_policy.weigh(batch, axis)
@@ -129,7 +139,7 @@ class SAC:
 
     def targets(self, state: TrainState, rows: Transitions, temperature: jax.Array, key: jax.Array) -> jax.Array:
         """Rewards and then the soft value [B]: the least of the target critics' values, and the entropy's worth."""
-        action, log_prob = self.distribution(state.policy.params, rows.next_obs).sample_with_log_prob(key)
+        action, log_prob = self.sample(state.policy.params, rows.next_obs, key)
         value = jnp.min(self.critics.apply(state.target_critics, rows.next_obs, action), axis=0)
         soft_value = value - temperature * log_prob
         return bootstrapped_returns(rows.rewards, rows.steps, soft_value, rows.terminated, state.hyper["gamma"])
@@ -138,7 +148,7 @@ class SAC:
         self, policy: Tree, critics: Tree, temperature: jax.Array, rows: Transitions, share: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """E[α log π(a|s) - min q(s, a)] of actions that gradients flow through; metrics, and the entropy's surplus."""
-        action, log_prob = self.distribution(policy, rows.obs).sample_with_log_prob(key)
+        action, log_prob = self.sample(policy, rows.obs, key)
         value = jnp.min(self.critics.apply(critics, rows.obs, action), axis=0)
         loss = jnp.sum(share * (temperature * log_prob - value))
         metrics = {"policy_loss": loss, "entropy": -jnp.sum(share * log_prob)}

@@ -14,7 +14,6 @@ from podium.algorithms.ddpg import DDPG, TrainState, make_agent, to_algorithm
 from podium.core.algorithm_configs import TD3Config
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
-from podium.ops import keys
 
 
 def make(config: TD3Config, experiment: Experiment, spec: EnvSpec) -> Algorithm:
@@ -47,5 +46,5 @@ class TD3:
         """The target policy's, with clipped noise: values are to be smooth around it."""
         action = self.ddpg.choose(state.target_policy, rows.next_obs)
         reach = state.hyper["target_noise_clip"]
-        noise = jnp.clip(state.hyper["target_noise"] * keys.normal(key, action.shape), -reach, reach)
+        noise = jnp.clip(state.hyper["target_noise"] * jax.random.normal(key, action.shape), -reach, reach)
         return jnp.clip(action + noise, -1.0, 1.0)

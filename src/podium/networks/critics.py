@@ -1,11 +1,13 @@
 """Networks for continuous control: a policy tower, and an ensemble of critics of observations and actions.
 
     policy = make_policy(config, spec, num_outputs)
-    outputs = policy.apply(policy.init(key), obs)              # [B, num_outputs]
+    outputs = policy.apply(policy.init(key), obs)              # [num_outputs, B]
     critics = make_critics(config, spec, members=2)
-    values = critics.apply(critics.init(key), obs, action)     # [members, B]
+    values = critics.apply(critics.init(key), obs, action)     # [members, B] of actions [k, B]
 
-Critics share nothing but an encoder of images; each layer of all of them is one batched product.
+Outputs and actions have their features first, as all layers have: then whatever is computed of them, number by
+number, runs along the batch. Critics share nothing but an encoder of images; each layer of all of them is one
+batched product.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +27,14 @@ from podium.networks.network import zeros_like_spec
 
 
 class Policy(NamedTuple):
-    """A policy's outputs [B, n] of observations [B, ...], as pure functions."""
+    """A policy's outputs [n, B] of observations [B, ...], as pure functions."""
 
     init: Callable[[jax.Array], Tree]
     apply: Callable[[Tree, Tree], Any]
 
 
 class Critics(NamedTuple):
-    """Values of observations [B, ...] and actions [B, k], as pure functions: [members, B], or the first one's [B]."""
+    """Values of observations [B, ...] and actions [k, B], as pure functions: [members, B], or the first one's [B]."""
 
     init: Callable[[jax.Array], Tree]
     apply: Callable[[Tree, Tree, jax.Array], Any]
@@ -56,8 +58,6 @@ class Layers(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.members, self.features, 1))
         if x.ndim == 2:  # one product of all members' rows
             return (kernel.reshape(-1, inputs) @ x).reshape(self.members, self.features, -1) + bias
-        if self.features == 1:  # a sum that fuses with what is around it, where a product would be a call
-            return jnp.sum(jnp.swapaxes(kernel, 1, 2) * x, axis=1, keepdims=True) + bias
         return kernel @ x + bias
 
 
@@ -76,7 +76,7 @@ class Ensemble(nn.Module):
 
 
 class PolicyTower(nn.Module):
-    """Outputs [B, n] of observations [B, ...]."""
+    """Outputs [n, B] of observations [B, ...]."""
 
     config: NetworkConfig
     num_outputs: int
@@ -85,18 +85,18 @@ class PolicyTower(nn.Module):
     def __call__(self, obs: Tree) -> jax.Array:
         # Small outputs at first: an action near the middle of its range, wherever the agent is.
         tower = Tower(self.config.hidden, self.config.activation, self.num_outputs, 0.01, name="tower")
-        return tower(_encode(obs)).T
+        return tower(_encode(obs))
 
 
 class CriticTowers(nn.Module):
-    """Values [members, B] of observations [B, ...] and actions [B, k]."""
+    """Values [members, B] of observations [B, ...] and actions [k, B]."""
 
     config: NetworkConfig
     members: int
 
     @nn.compact
     def __call__(self, obs: Tree, action: jax.Array) -> jax.Array:
-        x = jnp.concatenate([_encode(obs), action.T])
+        x = jnp.concatenate([_encode(obs), action])
         return Ensemble(self.members, self.config.hidden, self.config.activation, name="towers")(x)
 
 
@@ -112,7 +112,7 @@ def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Polic
         def apply(params: Tree, obs: Tree) -> jax.Array:
             rows = jax.tree.leaves(obs)[0].shape[0]
             in_time = jax.tree.map(lambda x: x[None], obs)
-            return network.apply(params, network.memory(rows), in_time, jnp.zeros((1, rows), bool))[0][0]
+            return network.apply(params, network.memory(rows), in_time, jnp.zeros((1, rows), bool))[0][0].T
 
         return Policy(network.init, apply)
     module = PolicyTower(config, num_outputs)
@@ -134,7 +134,7 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, members: int) -> Critics:
         return values[0]
 
     return Critics(
-        lambda key: module.init(key, zeros_like_spec(spec.observation, (1,)), jnp.zeros((1, size)))["params"],
+        lambda key: module.init(key, zeros_like_spec(spec.observation, (1,)), jnp.zeros((size, 1)))["params"],
         lambda params, obs, action: module.apply({"params": params}, obs, action),
         apply_first,
     )
