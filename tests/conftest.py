@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -24,6 +25,10 @@ own_cache = None if CACHE in os.environ else tempfile.mkdtemp(prefix="podium-com
 os.environ.setdefault(CACHE, own_cache or "")
 # By default jax keeps only what took a second to compile, but a suite is made of many small programs.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
