@@ -12,7 +12,7 @@ train: $(VENV)/.installed    ## train an agent: make train ALGO=ppo ENV=Pendulum
 	$(BIN)/podium train $(ALGO) $(ENV) $(ARGS)
 
 test: $(VENV)/.installed-dev    ## run every test: make test ARGS="-k ppo"
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev    ## style, types and the layer contract
 	$(BIN)/ruff check .
