@@ -1,26 +1,31 @@
-"""How fast PPO on a host environment could be at best: cores / (env + act + update core-time of a step).
+"""How fast PPO on a host environment could be at best, and how near training comes to it, both in the same seconds.
 
-Core-time is what the process spends on all threads, measured for each part by itself with recorded actions
-of the policy (the simulator's cost depends on what is played). Nothing can train faster with these parts.
+The limit is cores / (env + act + update core-time of a step): core-time is what the process spends on all threads,
+measured with recorded actions of the policy (the simulator's cost depends on what is played). Nothing can train faster
+with these parts. A machine may change its speed from one second to the next, so training and
+the parts take turns, about a second each, in one process.
 """
 
 import json
 import os
+import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import jax
 import numpy as np
 from podium_ppo import WORKLOADS
-from window import parse
+from window import Window, parse
 
+import podium
 from podium.core import settings
-from podium.core.types import Fragment, Tree
+from podium.core.types import ActInput, Fragment, Tree
 from podium.launch.crew import Crew
 from podium.launch.plan import Plan, make_plan
 from podium.launch.training import initial_state
@@ -29,68 +34,129 @@ from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
 from podium.workers.layout import make_layouts
 
+PARTS = ("env", "act", "update")
+TURN_S = 1.0
+QUIET_LIMIT_S = 10.0
 
-def core_seconds(function: Callable[[], None], seconds: float) -> tuple[float, float]:
-    """Core-time and wall time of one call, the mean over about `seconds`."""
-    function()
-    calls, core, wall = 0, time.process_time(), time.perf_counter()
-    while time.perf_counter() - wall < seconds:
-        function()
-        calls += 1
-    return (time.process_time() - core) / calls, (time.perf_counter() - wall) / calls
+
+class Turn(NamedTuple):
+    """What a second of training and a second of its parts gave; core-time in microseconds a step."""
+
+    training: float
+    env: float
+    act: float
+    update: float
+
+    @property
+    def limit(self) -> float:
+        return 1e6 * (os.cpu_count() or 1) / (self.env + self.act + self.update)
+
+
+class Parts:
+    """Simulator, policy and update of a plan, without what Podium puts around them."""
+
+    def __init__(self, plan: Plan, state: Tree, fragment: Fragment):
+        assert plan.slots == 1, "a fragment is a whole batch"
+        self.rows, self.steps = plan.experiment.env.num_envs, plan.experiment.steps_per_update
+        self.actions = fragment.action
+        self.pool = plan.env.make_host(np.arange(self.rows))
+        self.pool.reset()
+        params, keys = plan.algorithm.params(state), jax.random.split(run_key(2), self.rows)
+        seen = ActInput(fragment.obs[0], np.zeros(self.rows, bool), None, keys, np.ones(self.rows, np.float32))
+        act, update = jax.jit(partial(plan.algorithm.act, greedy=False)), jax.jit(plan.algorithm.update)
+        self.act = lambda: np.asarray(act(params, (), seen)[0])
+        self.update = lambda: jax.block_until_ready(update(state, fragment, run_key(1)))
+        self.act(), self.update()
+
+    def env_only(self, seconds: float) -> float:
+        """Steps a second, of the simulator alone."""
+        calls, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            self.pool.step(self.actions[calls % len(self.actions)])
+            calls += 1
+        return calls * self.rows / (time.perf_counter() - began)
+
+    def core_us(self, seconds: float) -> tuple[float, float, float]:
+        """Core-microseconds of a step in the simulator, the policy and the update, the mean over about `seconds`.
+
+        The policy comes after each step of the simulator, as in training: alone it would find everything in the cache.
+        """
+        calls, env, act, began = 0, 0.0, 0.0, time.perf_counter()
+        while time.perf_counter() - began < seconds / 2:
+            first = time.process_time()
+            self.pool.step(self.actions[calls % len(self.actions)])
+            second = time.process_time()
+            self.act()
+            env, act, calls = env + second - first, act + time.process_time() - second, calls + 1
+        updates, core, began = 0, time.process_time(), time.perf_counter()
+        while time.perf_counter() - began < seconds / 2:
+            self.update()
+            updates += 1
+        update = (time.process_time() - core) / updates
+        return 1e6 * env / calls / self.rows, 1e6 * act / calls / self.rows, 1e6 * update / self.steps
+
+
+def wait_until_quiet() -> None:
+    """Until the actor has used up its credit and sleeps; this thread, the learner's, is not training."""
+    limit = time.monotonic() + QUIET_LIMIT_S
+    while time.monotonic() < limit:
+        core = time.process_time()
+        time.sleep(0.1)
+        if time.process_time() - core < 0.005:
+            return
+    raise SystemExit(f"limit: the actor still computes after {QUIET_LIMIT_S:g} s without a learner")
+
+
+def take_turns(env: str, chosen: dict[str, Any], parts: Parts, seconds: float) -> list[Turn]:
+    """Train as a user does; after each second of it the learner holds still for a turn of the parts."""
+    turns: list[Turn] = []
+    # What the actor had collected meanwhile is trained on before the next second is counted.
+    window = Window(warm_up=8, seconds=TURN_S)
+
+    def mark(row: dict[str, Any]) -> bool:
+        nonlocal window
+        window.mark(row["step"])
+        if window.closed:
+            wait_until_quiet()
+            turns.append(Turn(window.env_steps / window.seconds, *parts.core_us(TURN_S)))
+            window = Window(warm_up=4, seconds=TURN_S)
+        return len(turns) * TURN_S < seconds
+
+    with tempfile.TemporaryDirectory() as root:
+        podium.train("ppo", env, preset="none", set=chosen, root=root, on_report=mark, progress=False)
+    return turns
 
 
 def main() -> None:
     arguments = parse([name for name in WORKLOADS if name.startswith("halfcheetah")])
     env, chosen = WORKLOADS[arguments.workload]
     plan = make_plan(settings.resolve("ppo", env, preset="none", overrides=chosen).experiment)
-    algorithm, num_envs = plan.algorithm, plan.experiment.env.num_envs
     state = jax.jit(lambda: initial_state(plan))()["train"]
-    params = algorithm.params(state)
-    length, steps = plan.experiment.algorithm.fragment_length, plan.experiment.steps_per_update
-    share = arguments.seconds / 4
-    # Enough recorded actions that the simulator is past its first fall.
-    fragments, env_act_wall = collect(plan, params, 4, share)
-    fragment, played = fragments[-1], np.concatenate([fragment.action for fragment in fragments])
-
-    pool = plan.env.make_host(np.arange(num_envs))
-    pool.reset()
-
-    def step_all() -> None:
-        for t in range(length):
-            pool.step(played[t])
-
-    env_core, env_wall = core_seconds(step_all, share)
-    pool.close()
-
-    act = jax.jit(partial(algorithm.act, greedy=False))
-    act_core = act_cost(act, params, fragment, plan.slots, share)
-    update = jax.jit(algorithm.update)
-    update_core, _ = core_seconds(lambda: jax.block_until_ready(update(state, fragment, run_key(1))), share)
-
-    cores = os.cpu_count() or 1
-    total = env_core / steps + act_core + update_core / steps
+    fragment, env_act = collect(plan, plan.algorithm.params(state), TURN_S)
+    parts = Parts(plan, state, fragment)
+    env_only = parts.env_only(TURN_S)
+    turns = take_turns(env, chosen, parts, arguments.seconds)
+    parts.pool.close()
     print(
         json.dumps(
             {
                 "workload": arguments.workload,
-                "cores": cores,
-                "env_core_us": 1e6 * env_core / steps,
-                "act_core_us": 1e6 * act_core,
-                "update_core_us": 1e6 * update_core / steps,
-                "env_only_steps_per_s": steps / env_wall,
-                "env_act_steps_per_s": steps / env_act_wall,
-                "limit_steps_per_s": cores / total,
+                "cores": os.cpu_count(),
+                **{f"{name}_core_us": statistics.median(getattr(turn, name) for turn in turns) for name in PARTS},
+                "env_only_steps_per_s": env_only,
+                "env_act_steps_per_s": env_act,
+                "training_steps_per_s": statistics.median(turn.training for turn in turns),
+                "limit_steps_per_s": statistics.median(turn.limit for turn in turns),
+                "of_limit": statistics.median(turn.training / turn.limit for turn in turns),
+                "of_limit_in_each_turn": [round(turn.training / turn.limit, 3) for turn in turns],
             }
         )
     )
 
 
-def collect(plan: Plan, params: Tree, count: int, seconds: float) -> tuple[list[Fragment], float]:
-    """Some fragments, and the wall time of one: an actor thread whose learner only gives the buffers back."""
+def collect(plan: Plan, params: Tree, seconds: float) -> tuple[Fragment, float]:
+    """A fragment, and steps a second of env + act: an actor thread whose learner only gives the buffers back."""
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
-    assert plan.slots == 1, "a fragment is a whole batch"
-    fragments: list[Fragment] = []
     with MemoryTransport() as transport:
         receiver = transport.sample_receiver(layouts.record.schema)
         publisher = transport.parameter_publisher("main", layouts.params.schema)
@@ -98,32 +164,19 @@ def collect(plan: Plan, params: Tree, count: int, seconds: float) -> tuple[list[
         crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, 0)
         crew.warm_up()
         with crew:
-            while len(fragments) < count:
+            fragment, began, collected = None, time.perf_counter(), 0
+            while fragment is None or time.perf_counter() - began < seconds:
                 crew.check()
                 if (received := receiver.receive(1.0)) is not None:
-                    fragments.append(layouts.record.tree([array.copy() for array in received.arrays]).fragment)
+                    if fragment is None:
+                        fragment = layouts.record.tree([array.copy() for array in received.arrays]).fragment
+                        began = time.perf_counter()
+                    else:
+                        collected += 1
                     received.release()
-            began, collected = time.perf_counter(), 0
-            while time.perf_counter() - began < seconds:
-                crew.check()
-                if (received := receiver.receive(1.0)) is not None:
-                    collected += 1
-                    received.release()
-            wall = (time.perf_counter() - began) / collected
+            rate = collected * plan.experiment.steps_per_update / (time.perf_counter() - began)
         crew.close()
-    return fragments, wall
-
-
-def act_cost(act: Callable, params: object, fragment, slots: int, seconds: float) -> float:
-    """Core-time of choosing one action, at the batch size that a slot has."""
-    from podium.core.types import ActInput
-
-    rows = fragment.valid.shape[1] // slots
-    obs = fragment.obs[0, :rows]
-    keys = jax.random.split(run_key(2), rows)
-    inputs = ActInput(obs, np.zeros(rows, bool), None, keys, np.ones(rows, np.float32))
-    core, _ = core_seconds(lambda: np.asarray(act(params, (), inputs)[0]), seconds)
-    return core / rows
+    return fragment, rate
 
 
 if __name__ == "__main__":

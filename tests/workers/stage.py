@@ -112,7 +112,7 @@ class Stage:
             self.policy = InlinePolicy(self.algorithm, self.layouts, self.reader(), staleness)
         self.policy = wrap_policy(self.policy)
         self.actor = Actor(
-            [Slot(i, env, self.layouts, fragment) for i, env in enumerate(envs)],
+            [Slot(i, env, self.layouts, self.algorithm.rollouts.discount, fragment) for i, env in enumerate(envs)],
             self.policy,
             self.sender,
             self.layouts,

@@ -1,5 +1,6 @@
 """Actors of a plan: their share of the environments, and actors as threads of the learner's own process."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ HANG_LIMIT_S = 300.0
 LEAVE_LIMIT_S = 5.0
 """How long an actor may take to end its step once it is told to go."""
 REPLY_LIMIT_S = 60.0
+SWITCH_S = 0.0002
+"""How long a thread may go on in Python while another waits to: an actor's simulator is idle until it gets its turn."""
 
 AnySlot = TypeVar("AnySlot", Slot, MemberSlot)
 
@@ -48,10 +51,12 @@ def credits(plan: Plan) -> int:
 def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[Slot]:
     """The slots of one actor, with their environments."""
     num_envs = plan.experiment.env.num_envs
-    exploration = plan.algorithm.rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
+    rollouts = plan.algorithm.rollouts
+    exploration = rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
 
     def make(number: int, env: HostEnv) -> Slot:
-        return Slot(number, env, layouts, update, exploration[number * plan.rows : (number + 1) * plan.rows])
+        mine = exploration[number * plan.rows : (number + 1) * plan.rows]
+        return Slot(number, env, layouts, rollouts.discount, update, mine)
 
     return _make_each(plan, actor, update, incarnation, make)
 
@@ -142,6 +147,7 @@ class Crew:
         self._stack = ExitStack()
         self._ledgers: dict[str, ActorLedger] = {}
         self._seen, self._since = -1, time.monotonic()
+        self._switch_s = sys.getswitchinterval()
         served = plan.experiment.topology.inference_workers if plan.mode == "served" else 0
         with self._stack:  # what was made is closed again if something cannot be
             self._servers = [self._inference() for _ in range(served)]
@@ -158,6 +164,7 @@ class Crew:
             actor.warm_up()
 
     def __enter__(self) -> "Crew":
+        sys.setswitchinterval(SWITCH_S)
         self._since = time.monotonic()
         for thread in self._threads:
             thread.start()
@@ -168,6 +175,7 @@ class Crew:
         deadline = time.monotonic() + (HANG_LIMIT_S if error is None else LEAVE_LIMIT_S)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        sys.setswitchinterval(self._switch_s)
 
     def close(self) -> None:
         """Close environments and streams."""

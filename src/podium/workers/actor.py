@@ -41,7 +41,7 @@ POLICY = "main"
 class Actor:
     """Fills fragments from host environments, in a thread or in a process of its own.
 
-    actor = Actor([Slot(0, env, layouts)], policy, sender, layouts, algorithm.rollouts, key, ledger, staleness=1)
+    actor = Actor([Slot(0, env, layouts, 0.99)], policy, sender, layouts, algorithm.rollouts, key, ledger, staleness=1)
     actor.warm_up()
     actor.run(stop)
 
@@ -137,7 +137,7 @@ class Actor:
 
     def _receive(self, place: int) -> None:
         slot = self._slots[place]
-        self._produced += slot.receive(self._experience.discount)
+        self._produced += slot.receive()
         self._ledger.produced = self._produced
         if slot.t == self._experience.length:
             self._commit(slot)

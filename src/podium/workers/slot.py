@@ -30,15 +30,21 @@ class Page:
 class Slot:
     """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
 
-    slot = Slot(number=3, env=env, layouts=layouts, fragment=0)     # of its first fragment
+    slot = Slot(number=3, env=env, layouts=layouts, discount=0.99, fragment=0)     # of its first fragment
     slot.begin(page, fragment=0, keys=keys)
     for _ in range(T):
-        slot.send(policy(slot.request()))                           # returns at once, where the environments can
-        slot.receive(discount)
+        slot.send(policy(slot.request()))                                          # returns at once, where they can
+        slot.receive()
     """
 
     def __init__(
-        self, number: int, env: HostEnv, layouts: Layouts, fragment: int = 0, exploration: np.ndarray | None = None
+        self,
+        number: int,
+        env: HostEnv,
+        layouts: Layouts,
+        discount: float,
+        fragment: int = 0,
+        exploration: np.ndarray | None = None,
     ) -> None:
         rows = env.num_envs
         self.number = number
@@ -55,8 +61,10 @@ class Slot:
         self.memory = jax.tree.map(lambda f: np.zeros((rows, *f.shape), f.dtype), _memory_fields(layouts))
         self._keys = np.zeros((1, rows, 2), np.uint32)  # of all actions of the open fragment
         self._exploration = np.ones(rows, np.float32) if exploration is None else exploration
+        self._discount = discount
         self._discounted = np.zeros(rows, np.float32)
-        self._first = np.ones(rows, bool)
+        self._began = np.ones(rows, bool)  # rows whose last step was an episode's first
+        self._first = np.ones(rows, bool)  # rows whose next step is one
         self._over = np.zeros(rows, bool)
         self._now: TimeStep = env.reset()
 
@@ -81,13 +89,15 @@ class Slot:
         return Request(now.obs, self._first, now.mask, self._keys[self.t], self._exploration, self.memory)
 
     def send(self, choice: Choice) -> None:
-        """Hand the actions to the environments, then write down what they were chosen from."""
+        """Hand the actions to the environments; while they step, write down what led to them."""
         page, t = self._open(), self.t
         action, extras, self.memory = choice.answer
         began = time.perf_counter()
         self.env.send(action)
         self.env_s += time.perf_counter() - began
         fragment = page.fragment
+        if t:
+            self._write_outcome(page, t - 1)
         self._write_observation(page, t)
         fragment.action[t] = action
         for into, leaf in zip(page.extras, jax.tree.leaves(extras), strict=True):
@@ -97,28 +107,22 @@ class Slot:
         if self.version is None or choice.version < self.version:
             self.version = choice.version
 
-    def receive(self, discount: float) -> int:
-        """Wait for the outcome and write it down. Returns the number of valid steps: rows that were not being reset."""
-        page, t = self._open(), self.t
+    def receive(self) -> int:
+        """Wait for the outcome. Returns the number of valid steps: rows that were not being reset.
+
+        The next `send` writes it down, when environments do not wait for it; here it is done for a fragment's last.
+        """
+        page = self._open()
         began = time.perf_counter()
         self._now = now = self.env.recv()
         self.env_s += time.perf_counter() - began
-        self._discounted[self._first] = 0
-        self._discounted *= discount
-        self._discounted += now.reward
-        fragment, episodes = page.fragment, page.episodes
-        fragment.reward[t] = now.reward
-        fragment.discounted[t] = self._discounted
-        fragment.terminated[t] = now.terminated
-        fragment.truncated[t] = now.truncated
-        np.copyto(episodes.returns[t], now.episode_return, where=now.episode_over)
-        np.copyto(episodes.lengths[t], now.episode_length, where=now.episode_over)
         valid = self.rows - int(np.count_nonzero(self._over))
-        self._first = self._over
+        self._began, self._first = self._first, self._over
         self._over = now.terminated | now.truncated
-        self.t = t + 1
+        self.t += 1
         self.steps += valid
-        if self.t == len(fragment.reward):
+        if self.t == len(page.fragment.reward):
+            self._write_outcome(page, self.t - 1)
             self._write_observation(page, self.t)  # what the policy will see first in the next fragment
         return valid
 
@@ -129,6 +133,18 @@ class Slot:
     def _open(self) -> Page:
         assert self.page is not None, "begin comes first"
         return self.page
+
+    def _write_outcome(self, page: Page, t: int) -> None:
+        now, fragment, episodes = self._now, page.fragment, page.episodes
+        self._discounted[self._began] = 0
+        self._discounted *= self._discount
+        self._discounted += now.reward
+        fragment.reward[t] = now.reward
+        fragment.discounted[t] = self._discounted
+        fragment.terminated[t] = now.terminated
+        fragment.truncated[t] = now.truncated
+        np.copyto(episodes.returns[t], now.episode_return, where=now.episode_over)
+        np.copyto(episodes.lengths[t], now.episode_length, where=now.episode_over)
 
     def _write_observation(self, page: Page, t: int) -> None:
         for into, leaf in zip(page.obs, jax.tree.leaves(self._now.obs), strict=True):
