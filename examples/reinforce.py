@@ -73,5 +73,5 @@ def algorithm(config: ReinforceConfig, experiment: Experiment, spec: EnvSpec) ->
         params = jax.tree.map(lambda p, s: p - hyper["learning_rate"] * s, params, step)
         return (params, moments, hyper), metrics, ()
 
-    experience = Fragments(config.fragment_length, config.gamma)
-    return Algorithm(experience, init, lambda state: state[0], lambda _, batch: network.memory(batch), act, update)
+    how = init, lambda state: state[0], lambda _, batch: network.memory(batch), act, update
+    return Algorithm(Fragments(config.fragment_length, config.gamma), *how)

@@ -11,10 +11,13 @@ import pytest
 from pages import PAGES, ROOT, Block, read_blocks, read_links
 
 from launch.commands import quick_flags
+from podium.core.algorithm_configs import ALGORITHMS
 from podium.core.fields import config_class, list_fields
 from podium.runs.summary import Summary, read_summary
 
 LIMIT_S = 300
+SHARED = {"appo": "impala"}
+"""Algorithms that are told about on another one's page."""
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -64,10 +67,13 @@ def test_links_lead_to_files(name: str) -> None:
     assert not missing
 
 
-def test_ppo_page_names_every_field_of_ppo() -> None:
-    page = (ROOT / "docs/algorithms/ppo.md").read_text(encoding="utf-8")
-    fields = [path for path in list_fields(config_class("ppo")) if path.startswith("algorithm.")]
-    assert [path for path in fields if f"`{path.removeprefix('algorithm.')}`" not in page] == []
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithms_page_and_those_it_points_to_name_every_field(algorithm: str) -> None:
+    page = ROOT / f"docs/algorithms/{SHARED.get(algorithm, algorithm)}.md"
+    others = [page.parent / link for link in read_links(page) if "/" not in link and link.endswith(".md")]
+    said = "".join(page.read_text(encoding="utf-8") for page in (page, *others))
+    fields = [path for path in list_fields(config_class(algorithm)) if path.startswith("algorithm.")]
+    assert [path for path in fields if f"`{path.removeprefix('algorithm.')}`" not in said] == []
 
 
 def test_configuration_page_names_every_other_field() -> None:

@@ -1,5 +1,7 @@
 """Environments with a fault, or with a space that not every policy can serve; named by Python path in tests."""
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,7 +15,7 @@ from podium.envs.interface import JaxEnv, JaxStep
 class Faulty(gymnasium.Env):
     """Episodes of eight steps; at step `at` of the environment's life it does what `how` says."""
 
-    def __init__(self, how: str = "none", at: int = 40, action: str = "discrete") -> None:
+    def __init__(self, how: str = "none", at: int = 40, action: str = "discrete", flag: str = "") -> None:
         self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
         self.action_space = {
             "discrete": spaces.Discrete(2),
@@ -22,7 +24,7 @@ class Faulty(gymnasium.Env):
             "tuple": spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]),
             "text": spaces.Text(4),
         }[action]
-        self.how, self.at, self.count, self.life = how, at, 0, 0
+        self.how, self.at, self.flag, self.count, self.life = how, at, flag, 0, 0
 
     def look(self) -> Any:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
@@ -38,9 +40,19 @@ class Faulty(gymnasium.Env):
         if self.life == self.at:
             if self.how == "raise":
                 raise ZeroDivisionError("the wheel came off")
+            if self.how == "hang" and self._is_the_first():
+                threading.Event().wait()
             observation = np.zeros(7, np.float32) if self.how == "shape" else observation
             reward = float("nan") if self.how == "nan" else reward
         return observation, reward, self.count == 8, False, {}
+
+    def _is_the_first(self) -> bool:
+        """Of all environments that were given this flag, in whatever process."""
+        try:
+            Path(self.flag).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 class Tree(Faulty):

@@ -105,3 +105,24 @@ def test_a_failed_run_resumes_from_the_checkpoint_before(tmp_path: Path, capsys:
     assert resumed["undone"] > 0
     assert resumed["lost"] == failed["in_flight"]
     assert resumed["unexplained"] == 0
+
+
+def test_environments_that_hang_end_a_run_of_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kwargs = f'{{how="hang",flag="{tmp_path}/flag"}}'
+    _, said = fail(tmp_path, capsys, env__kwargs=kwargs, limits__hang_s=1, topology__transport="memory")
+    assert said.strip() == "error: the environments have not finished a step for 1 s (limits.hang_s)"
+
+
+def test_an_actor_that_hangs_is_replaced_and_its_log_says_where_it_hung(tmp_path: Path) -> None:
+    kwargs = f'{{how="hang",flag="{tmp_path}/flag"}}'
+    settings = tiny(env__kwargs=kwargs, limits__hang_s=4, topology__transport="shm")
+    done = commands.podium(
+        "train", "ppo", "launch.faulty:make", "--name", "run", *STEPS, *flags(settings), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    summary = podium.Run(tmp_path / "runs/run").summary
+    assert (summary["status"], summary["samples"]["unexplained"]) == ("done", 0)
+    assert summary["restarts"] == {"actor": 1}
+    logs = "".join(log.read_text() for log in (tmp_path / "runs/run/logs").glob("actor-*"))
+    assert "Timeout (0:00:04)!" in logs
+    assert "faulty.py" in logs

@@ -49,6 +49,13 @@ def test_a_right_program_passes_without_a_word() -> None:
     assert check(Program((Group("learner", 1, "m:f"),), ())) == []  # a single group needs nobody
 
 
+def test_samples_may_be_sharded_over_the_receivers_of_one_group() -> None:
+    sharded = reconnect(0, receivers=("inference",), sharded=True)(SERVED)
+    assert check(sharded) == []
+    with pytest.raises(ConfigError, match="samples have one receiver"):
+        check(reconnect(0, receivers=("inference", "learner"), sharded=True)(SERVED))
+
+
 def test_more_cpus_than_there_are_is_a_warning() -> None:
     assert check(SERVED, machine_cpus=2) == [
         "the program asks for 8 cpus, this machine has 2: workers share them",

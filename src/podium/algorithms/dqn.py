@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podium.algorithms.algorithm import Algorithm, Drawn, Replay, Transitions
+from podium.algorithms import off_policy
+from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
+from podium.algorithms.off_policy import Part
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -24,7 +26,6 @@ from podium.ops import keys
 from podium.ops.distributions import ILLEGAL
 from podium.ops.returns import n_step_returns
 
-ADAM = optax.scale_by_adam()
 MOST = 0.9
 """A sequence's priority is its largest error by so much, and its mean error by the rest (Kapturowski et al., 2019)."""
 
@@ -66,19 +67,7 @@ def make(config: DQNConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         raise ConfigError(f"algorithm.burn_in = {config.burn_in}: needs a network with memory; set network.memory=gru")
     dqn = DQN(config, experiment, network)
     return Algorithm(
-        experience=Replay(
-            length=config.fragment_length,
-            discount=config.gamma,
-            batch_size=config.batch_size,
-            capacity=config.buffer_size,
-            starts=config.learning_starts,
-            ratio=config.update_ratio,
-            n_step=config.n_step,
-            sequences=network.recurrent,
-            priority_exponent=config.priority_exponent,
-            priority_correction=config.priority_correction,
-            spread=config.exploration_spread,
-        ),
+        experience=off_policy.experience(config, sequences=network.recurrent),
         init=dqn.init,
         params=dqn.params,
         memory=lambda params, batch: network.memory(batch),
@@ -100,7 +89,7 @@ class DQN:
         return TrainState(
             network=network,
             target=jax.tree.map(jnp.copy, network),  # not the same buffers: a state is changed in place
-            optimizer=ADAM.init(network),
+            optimizer=off_policy.ADAM.init(network),
             updates=jnp.zeros((), jnp.int32),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
@@ -204,10 +193,9 @@ class DQN:
         """A step of Adam against the gradient, scaled down to the largest norm allowed; the target follows."""
         hyper = state.hyper
         shrink = jnp.minimum(1.0, hyper["max_grad_norm"] / (optax.tree.norm(gradient) + 1e-6))
-        step, optimizer = ADAM.update(jax.tree.map(lambda g: shrink * g, gradient), state.optimizer)
-        rate = self.learning_rate(state)
-        network = jax.tree.map(lambda p, s: p - rate * s, state.network, step)
-        target = jax.tree.map(lambda t, p: t + hyper["tau"] * (p - t), state.target, network)
+        part, gradient = Part(state.network, state.optimizer), jax.tree.map(lambda g: shrink * g, gradient)
+        network, optimizer = off_policy.descend(part, gradient, self.learning_rate(state))
+        target = off_policy.track(state.target, network, hyper["tau"])
         return state._replace(network=network, target=target, optimizer=optimizer, updates=state.updates + 1)
 
 

@@ -1,4 +1,4 @@
-"""What algorithms of drawn rows and continuous actions share: units of actions, weights of rows, Adam, target networks.
+"""What algorithms of drawn rows share: experience, units of actions, weights of rows, Adam, target networks.
 
 box = make_box(spec, "sac")
 rows, share = weigh(drawn, axis)                   # sums over rows with these shares are means over all devices
@@ -79,8 +79,8 @@ def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:
     return ActionBox(action)
 
 
-def experience(config: OffPolicyConfig) -> Replay:
-    """The experience that the configuration asks for: steps, not sequences."""
+def experience(config: OffPolicyConfig, sequences: bool = False) -> Replay:
+    """The experience that the configuration asks for: steps, or whole fragments."""
     return Replay(
         length=config.fragment_length,
         discount=config.gamma,
@@ -89,6 +89,7 @@ def experience(config: OffPolicyConfig) -> Replay:
         starts=config.learning_starts,
         ratio=config.update_ratio,
         n_step=config.n_step,
+        sequences=sequences,
         priority_exponent=config.priority_exponent,
         priority_correction=config.priority_correction,
         spread=config.exploration_spread,

@@ -128,10 +128,13 @@ class LimitsConfig(Section):
     """Seconds of training, compilation included."""
     target_return: float | None = None
     """Mean return of the last 100 training episodes."""
+    hang_s: float = 300.0
+    """Seconds without a sign of life after which environments or a worker are taken for hung."""
 
     def __post_init__(self) -> None:
         self.require("total_steps", self.total_steps >= 1, "at least 1")
         self.require("wall_s", self.wall_s is None or self.wall_s > 0, "more than 0")
+        self.require("hang_s", self.hang_s > 0, "more than 0")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from podium.core.errors import EnvError
 from podium.core.specs import Action, Box, Discrete
 from podium.envs.interface import HostEnv
 from podium.launch import training
-from podium.launch.crew import HANG_LIMIT_S
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
 from podium.launch.plan import Plan, Transport
 from podium.protocol.memory import MemoryTransport
@@ -75,7 +74,7 @@ def settle(plan: Plan) -> Plan:
 def measure(plan: Plan) -> Costs:
     """What a step, choosing actions and an update take; parts that cannot change the answer are left out."""
     num_envs, cores = plan.experiment.env.num_envs, os.cpu_count() or 1
-    env, parallel = _within_limit(lambda: measure_env(plan))
+    env, parallel = _within_limit(lambda: measure_env(plan), plan.experiment.limits.hang_s)
     measured = Costs(env, parallel)
     short = is_short(measured, num_envs, plan.experiment.limits.total_steps, _seconds(plan))
     if (short and _transport(plan) is None) or not (parallel or _may_leave(plan)):
@@ -203,7 +202,7 @@ def _smaller(num_envs: int, parts: int) -> list[int]:
     return [size for size in reversed(sizes) if 2 * size > num_envs // parts]
 
 
-def _within_limit(work: Callable[[], T]) -> T:
+def _within_limit(work: Callable[[], T], limit_s: float) -> T:
     """The result of something that a user's environment may keep from ever ending."""
     results: list[T] = []
     errors: list[BaseException] = []
@@ -216,11 +215,11 @@ def _within_limit(work: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run, name="calibration", daemon=True)
     thread.start()
-    thread.join(HANG_LIMIT_S)
+    thread.join(limit_s)
     if errors:
         raise errors[0]
     if not results:
-        raise EnvError(f"the environments took more than {HANG_LIMIT_S:.0f} s for a few steps")
+        raise EnvError(f"the environments took more than {limit_s:g} s for a few steps")
     return results[0]
 
 

@@ -25,14 +25,11 @@ from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts
 from podium.workers.member_actor import Mean, MemberActor
-from podium.workers.member_records import BATCHES
 from podium.workers.member_slot import MemberSlot
 from podium.workers.policies import InlinePolicy, Policy
 from podium.workers.served_policy import ServedPolicy
 from podium.workers.slot import Slot
 
-HANG_LIMIT_S = 300.0
-"""Without a single environment step for so long, the environments are taken for hung."""
 LEAVE_LIMIT_S = 5.0
 """How long an actor may take to end its step once it is told to go."""
 REPLY_LIMIT_S = 60.0
@@ -44,8 +41,7 @@ AnySlot = TypeVar("AnySlot", Slot, MemberSlot)
 
 def credits(plan: Plan) -> int:
     """Buffers of one actor: its slots may be so many versions ahead of the learner, and no more."""
-    batches = BATCHES if isinstance(plan.algorithm.experience, Members) else 1
-    return (plan.experiment.topology.staleness * batches + 1) * plan.slots // plan.actors
+    return plan.buffers * plan.slots // plan.actors
 
 
 def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[Slot]:
@@ -172,7 +168,7 @@ class Crew:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self.stop.set()
-        deadline = time.monotonic() + (HANG_LIMIT_S if error is None else LEAVE_LIMIT_S)
+        deadline = time.monotonic() + (self._plan.experiment.limits.hang_s if error is None else LEAVE_LIMIT_S)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         sys.setswitchinterval(self._switch_s)
@@ -188,8 +184,8 @@ class Crew:
         produced = sum(ledger.produced for ledger in self._ledgers.values())
         if produced != self._seen:
             self._seen, self._since = produced, time.monotonic()
-        elif time.monotonic() - self._since > HANG_LIMIT_S:
-            raise EnvError(f"the environments have not finished a step for {HANG_LIMIT_S:.0f} s")
+        elif time.monotonic() - self._since > (limit_s := self._plan.experiment.limits.hang_s):
+            raise EnvError(f"the environments have not finished a step for {limit_s:g} s (limits.hang_s)")
 
     def samples(self, books: Books) -> Samples:
         """What the actors produced and what became of it, counted by both sides."""

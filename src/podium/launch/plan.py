@@ -23,6 +23,7 @@ from podium.launch import populations
 from podium.launch.devices import configure
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
+from podium.workers.member_records import BATCHES
 
 Mode = Literal["fused", "inline", "served"]
 Transport = Literal["memory", "shm", "tcp"]
@@ -57,6 +58,12 @@ class Plan:
         """The experience of an off-policy algorithm."""
         assert isinstance(self.algorithm.experience, Replay)
         return self.algorithm.experience
+
+    @property
+    def buffers(self) -> int:
+        """Of each slot: so many versions may it be ahead of the learner, of which members take several each."""
+        batches = BATCHES if isinstance(self.algorithm.experience, Members) else 1
+        return self.experiment.topology.staleness * batches + 1
 
     @property
     def rows(self) -> int:

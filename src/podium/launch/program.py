@@ -42,7 +42,7 @@ def draw_program(plan: "Plan") -> str:
     """The program as text, and what keeps its parts in step."""
     staleness = plan.experiment.topology.staleness
     where = "threads of one process" if plan.in_one_process else "processes of this machine"
-    credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {staleness + 1} buffer(s) each"
+    credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {plan.buffers} buffer(s) each"
     return f"{draw(make_program(plan, {}))}{credit}: at most {staleness} version(s) ahead; {where}\n"
 
 

@@ -20,14 +20,15 @@ from podium.core.errors import PodiumError
 from podium.core.types import Tree
 from podium.launch import crew, recording, training
 from podium.launch.evaluation import play_versions
+from podium.launch.following import Follow
+from podium.launch.heartbeat import Beat, Figures, Watchdog
 from podium.launch.plan import Plan, make_plan
 from podium.ops.keys import run_key
-from podium.orchestrator.status import read_status
 from podium.orchestrator.worker import WorkerContext
 from podium.protocol.directory import Entry
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.shm.transport import ShmTransport
-from podium.protocol.streams import InferenceClient, ParameterPublisher, ParameterReader, SampleSender, Transport
+from podium.protocol.streams import InferenceClient, ParameterPublisher, ParameterReader, Transport
 from podium.protocol.tcp.transport import TcpTransport
 from podium.runs.books import ActorLedger, Books, tally
 from podium.runs.checkpoint import Checkpoints
@@ -49,7 +50,6 @@ PEER_LIMIT_S = 300.0
 """How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine."""
 REPLY_LIMIT_S = 10.0
 """How long an inference worker may take for a request; compiling comes before it announces itself."""
-FIGURES_S = 1.0
 
 
 class PeerError(PodiumError):
@@ -83,7 +83,8 @@ def learner(context: WorkerContext) -> None:
                 while not worker.wait(0.5) and not context.stop.is_set():
                     pass  # actors import and compile, too: neither is part of the rate
                 recorder.start(time.monotonic() - began)
-                training.learn(worker, recorder, lambda: None, _Figures(context, run, worker))
+                with _watchdog(plan) as watchdog:
+                    training.learn(worker, recorder, watchdog, Figures(context, run, worker))
             return worker.state
 
         with bar:
@@ -128,7 +129,7 @@ def _learner_of_rows(
         client = transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, PEER_LIMIT_S)
         ends.append((entry, stack.enter_context(closing(client))))
     version = Version(context.incarnation, beginning.counts.updates)
-    clients, follow = [client for _, client in ends], _Follow(context, ends)
+    clients, follow = [client for _, client in ends], Follow(context, ends)
     return training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow), {}
 
 
@@ -139,6 +140,7 @@ def replay(context: WorkerContext) -> None:
     experience = replace(plan.replay, capacity=plan.replay.capacity // workers)
     shapes, life = make_replay_layouts(experience, layouts), context.payload["since"] + context.incarnation
     with ExitStack() as stack:
+        watchdog = stack.enter_context(_watchdog(plan))
         transport = stack.enter_context(_transport(context, plan))
         receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
         server = stack.enter_context(closing(transport.inference_server(shapes.request.schema, shapes.answer.schema)))
@@ -146,10 +148,11 @@ def replay(context: WorkerContext) -> None:
         stack.callback(books.close)
         _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
         key = jax.random.fold_in(jax.random.fold_in(key, context.index), life)
-        share, beat = training.make_share(plan), _Beat(context)
+        share, beat = training.make_share(plan), Beat(context, watchdog)
         worker = ReplayWorker(experience, layouts, shapes, receiver, server, books, share, key, life, beat)
         worker.warm_up()
         context.member.announce({"samples": receiver.endpoint, "inference": server.endpoint})
+        watchdog()
         worker.run(context.stop)
 
 
@@ -159,6 +162,7 @@ def actor(context: WorkerContext) -> None:
     layouts = _layouts(plan)
     life = SenderId(context.index, context.payload["since"] + context.incarnation)
     with ExitStack() as stack:
+        watchdog = stack.enter_context(_watchdog(plan))
         transport = stack.enter_context(_transport(context, plan))
         peer = _wait_for(context, "learner")[0]
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
@@ -183,10 +187,11 @@ def actor(context: WorkerContext) -> None:
         sender = transport.sample_sender(samples, layouts.record.schema, life, crew.credits(plan))
         stack.enter_context(closing(sender))
         ledger = ActorLedger.create(run.ledger, *life)
-        follow = _Follow(context, [(keeper, sender), (peer, reader), *servers])
-        worker = make(sender, ledger, _Beat(context), follow)
+        follow = Follow(context, [(keeper, sender), (peer, reader), *servers])
+        worker = make(sender, ledger, Beat(context, watchdog), follow)
         worker.warm_up()
         context.member.announce({})
+        watchdog()
         worker.run(context.stop)
 
 
@@ -195,16 +200,19 @@ def inference(context: WorkerContext) -> None:
     _, plan = _read_run(context)
     layouts, topology = _layouts(plan), plan.experiment.topology
     with ExitStack() as stack:
+        watchdog = stack.enter_context(_watchdog(plan))
         transport = stack.enter_context(_transport(context, plan))
         peer = _wait_for(context, "learner")[0]
         server = stack.enter_context(closing(transport.inference_server(layouts.request.schema, layouts.answer.schema)))
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
         stack.enter_context(closing(reader))
         rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
-        follow = _Follow(context, [(peer, reader)])
-        worker = InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s, _Beat(context), follow)
+        follow = Follow(context, [(peer, reader)])
+        beat = Beat(context, watchdog)
+        worker = InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s, beat, follow)
         worker.warm_up()
         context.member.announce({"inference": server.endpoint})
+        watchdog()
         worker.run(context.stop)
 
 
@@ -218,83 +226,8 @@ def evaluator(context: WorkerContext) -> None:
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
         stack.enter_context(closing(reader))
         context.member.announce({})
-        follow = _Follow(context, [(peer, reader)])
-        play_versions(plan, layouts, reader, run, context.stop, _Beat(context), follow)
-
-
-End = SampleSender | ParameterReader | InferenceClient
-NAMES: dict[type, str] = {SampleSender: "samples", ParameterReader: "parameters", InferenceClient: "inference"}
-
-
-class _Follow:
-    """Called by a worker that waits: where a peer has come back, perhaps elsewhere, the streams to it go there."""
-
-    def __init__(self, context: WorkerContext, ends: Sequence[tuple[Entry, End]]) -> None:
-        self._member = context.member
-        self._ends = list(ends)
-
-    def __call__(self) -> None:
-        for i, (peer, end) in enumerate(self._ends):
-            for entry in self._member.entries(peer.role):
-                if entry.ready and entry.index == peer.index and entry.incarnation > peer.incarnation:
-                    self._ends[i] = entry, end
-                    end.rebind(entry.endpoints[_stream_of(end)])
-
-
-def _stream_of(end: End) -> str:
-    return next(name for kind, name in NAMES.items() if isinstance(end, kind))
-
-
-class _Figures:
-    """Figures of all workers once a second, for the learner's report: as the launcher last wrote them."""
-
-    def __init__(
-        self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | MemberLearner
-    ) -> None:
-        self._beat, self._run, self._worker = _Beat(context), run, worker
-        self._due = 0.0
-
-    def __call__(self) -> dict[str, float]:
-        now = time.monotonic()
-        if now < self._due:
-            return {}
-        self._due = now + FIGURES_S
-        self._beat(self._worker.metrics())
-        status = read_status(self._run.workers_json)
-        return {
-            f"{worker.role}-{worker.index}/{name}": value
-            for worker in (status.workers if status else ())
-            for name, value in worker.metrics.items()
-            if value is not None
-        }
-
-
-class _Beat:
-    """Tells the directory how a worker is: counts as rates, seconds waited as parts of the time since the last beat.
-
-    What it gets on by is fragments, batches or plays.
-    """
-
-    RATES = ("updates", "steps", "rows")
-
-    def __init__(self, context: WorkerContext) -> None:
-        self._member = context.member
-        self._before: dict[str, float] = {}
-        self._at = time.monotonic()
-
-    def __call__(self, counts: dict[str, float]) -> None:
-        now = time.monotonic()
-        seconds, grown = now - self._at, {name: value - self._before.get(name, 0.0) for name, value in counts.items()}
-        self._before, self._at = counts, now
-        rates = {f"{name}_per_s": grown[name] / seconds for name in self.RATES if name in counts}
-        waits = {
-            f"wait_{name.removesuffix('_wait_s')}": min(1.0, part / seconds)
-            for name, part in grown.items()
-            if name.endswith("_wait_s")
-        }
-        others = {name: value for name, value in counts.items() if not name.endswith("_wait_s")}
-        self._member.metrics = rates | waits | others
-        self._member.progress = int(sum(counts.get(name, 0) for name in ("updates", "fragments", "batches", "plays")))
+        follow = Follow(context, [(peer, reader)])
+        play_versions(plan, layouts, reader, run, context.stop, Beat(context), follow)
 
 
 def _read_run(context: WorkerContext) -> tuple[RunDirectory, Plan]:
@@ -307,6 +240,10 @@ def _read_run(context: WorkerContext) -> tuple[RunDirectory, Plan]:
     if isinstance(plan.algorithm.experience, Members) and shm.is_dir():
         plan.algorithm.experience.table.share(shm)  # one on each host
     return run, plan
+
+
+def _watchdog(plan: Plan) -> Watchdog:
+    return Watchdog(plan.experiment.limits.hang_s)
 
 
 def _layouts(plan: Plan) -> Layouts:

@@ -10,12 +10,13 @@ import fcntl
 import os
 import secrets
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from podium.protocol.streams import StreamError
 
-ROOT = Path("/dev/shm")
+ROOT = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
 PREFIX = "podium-"
 OWNER = "owner"
 

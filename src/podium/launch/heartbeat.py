@@ -1,0 +1,97 @@
+"""What a worker tells of itself while it runs, and what ends it if it no longer does.
+
+with Watchdog(limit_s=300) as watchdog:
+    beat = Beat(context, watchdog)
+    while ...:
+        beat(worker.metrics())         # about once a second, from the thread that works
+"""
+
+import faulthandler
+import threading
+import time
+from types import TracebackType
+
+from podium.orchestrator.status import read_status
+from podium.orchestrator.worker import WorkerContext
+from podium.runs.directory import RunDirectory
+from podium.workers.learner import Learner
+from podium.workers.member_learner import MemberLearner
+from podium.workers.replay_learner import ReplayLearner
+
+FIGURES_S = 1.0
+
+
+class Watchdog:
+    """Ends this process if it is not called for so long, and writes into its log where each thread was.
+
+    Leases are renewed by a thread of their own, so they say that a process lives, not that it gets on. From the first
+    call until it is closed; a thread of a larger process it does not watch.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+
+    def __call__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            faulthandler.dump_traceback_later(self._limit_s, exit=True)
+
+    def __enter__(self) -> "Watchdog":
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class Beat:
+    """Tells the directory how a worker is: counts as rates, seconds waited as parts of the time since the last beat.
+
+    What it gets on by is fragments, batches or plays.
+    """
+
+    RATES = ("updates", "steps", "rows")
+
+    def __init__(self, context: WorkerContext, watchdog: Watchdog | None = None) -> None:
+        self._member = context.member
+        self._watchdog = watchdog
+        self._before: dict[str, float] = {}
+        self._at = time.monotonic()
+
+    def __call__(self, counts: dict[str, float]) -> None:
+        if self._watchdog is not None:
+            self._watchdog()
+        now = time.monotonic()
+        seconds, grown = now - self._at, {name: value - self._before.get(name, 0.0) for name, value in counts.items()}
+        self._before, self._at = counts, now
+        rates = {f"{name}_per_s": grown[name] / seconds for name in self.RATES if name in counts}
+        waits = {
+            f"wait_{name.removesuffix('_wait_s')}": min(1.0, part / seconds)
+            for name, part in grown.items()
+            if name.endswith("_wait_s")
+        }
+        others = {name: value for name, value in counts.items() if not name.endswith("_wait_s")}
+        self._member.metrics = rates | waits | others
+        self._member.progress = int(sum(counts.get(name, 0) for name in ("updates", "fragments", "batches", "plays")))
+
+
+class Figures:
+    """Figures of all workers once a second, for the learner's report: as the launcher last wrote them."""
+
+    def __init__(
+        self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | MemberLearner
+    ) -> None:
+        self._beat, self._run, self._worker = Beat(context), run, worker
+        self._due = 0.0
+
+    def __call__(self) -> dict[str, float]:
+        now = time.monotonic()
+        if now < self._due:
+            return {}
+        self._due = now + FIGURES_S
+        self._beat(self._worker.metrics())
+        status = read_status(self._run.workers_json)
+        return {
+            f"{worker.role}-{worker.index}/{name}": value
+            for worker in (status.workers if status else ())
+            for name, value in worker.metrics.items()
+            if value is not None
+        }
