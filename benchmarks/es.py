@@ -1,7 +1,7 @@
 """How fast ES is: `python benchmarks/es.py fused | actors | learner`, one after the other without a name.
 
 fused     Podium and evosax on the same work, in turns: CartPole as a JAX environment, population 256 x 500 steps
-actors    Podium with one actor process and with two, on CartPole of Gymnasium
+actors    Podium with one actor process and with two, 16 environments of Gymnasium's CartPole in each
 learner   members a second that a learner takes in and learns from, as if 1,000 actors sent them
 
 What counts is a ratio within one run. Let nothing else run meanwhile.
@@ -86,11 +86,11 @@ def compare(rounds: int, seconds: float) -> None:
 
 
 def compare_actors(rounds: int, seconds: float) -> None:
-    """One actor process and two, on environments that they step themselves."""
+    """One actor process and two, each with 16 environments that it steps itself."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     for number in range(rounds):
         for actors, found in rates.items():
-            settings = {**SAME, "env.num_envs": 16, "topology.actors": actors, "topology.transport": "shm"}
+            settings = {**SAME, "env.num_envs": 16 * actors, "topology.actors": actors, "topology.transport": "shm"}
             settings |= {"limits.wall_s": 10 * seconds, "topology.staleness": 4}
             window = Window(warm_up=4, seconds=seconds)
 
