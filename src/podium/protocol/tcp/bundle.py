@@ -67,9 +67,7 @@ class Bundle:
             raise StreamError("no room for a fragment in the socket, which has room for all credits")
 
     def _try(self) -> bool:
-        self._blocks.append(memoryview(words(Fragments(self._number, self._headers))))
-        sent = self._send(b"".join(self._blocks))
-        self._blocks.pop()
+        sent = self._send(b"".join([*self._blocks, words(Fragments(self._number, self._headers))]))
         if sent:
             self._blocks.clear()
             self._headers.clear()
