@@ -1,0 +1,46 @@
+"""Whatever the algorithm, a fused run that was stopped half-way and resumed ends in the bits of one that was not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import podium
+from launch.commands import digest, timeless_rows
+
+SMALL: dict[str, Any] = {
+    "env.num_envs": 4,
+    "network.hidden": [8],
+    "algorithm.fragment_length": 8,
+    "topology.devices": 1,
+    "topology.dispatch": 2,
+    "evaluation.episodes": 0,
+}
+REPLAY = {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, "algorithm.learning_starts": 100}
+STEPS = 640
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "settings"),
+    [
+        ("a2c", "podium:Catch-v0", {}),
+        ("impala", "podium:Catch-v0", {"network.memory": "lstm", "network.memory_size": 8}),
+        ("appo", "podium:Catch-v0", {"algorithm.minibatch_size": 16}),
+        ("ddpg", "gymnax:Pendulum-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
+        ("td3", "gymnax:Pendulum-v1", REPLAY | {"algorithm.n_step": 3}),
+        ("sac", "gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
+    ],
+)
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(
+    algorithm: str, env: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"preset": "none", "set": SMALL | settings, "total_steps": STEPS, "root": tmp_path}
+    how |= {"progress": False, "track": ()}
+    whole = podium.train(algorithm, env, name="whole", **how)
+    half = podium.train(algorithm, env, name="half", on_report=lambda row: row["step"] < STEPS // 2, **how)
+    assert half.summary["status"] == "stopped"
+    assert 0 < half.summary["env_steps"] < STEPS
+    podium.resume(half, progress=False)
+    assert half.summary["status"] == "done"
+    assert timeless_rows(half.path) == timeless_rows(whole.path)
+    assert digest(half.path) == digest(whole.path)
