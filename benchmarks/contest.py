@@ -1,5 +1,11 @@
-"""What comparing benchmarks have in common: runs apart from each other, medians, tables, ratios to be reached."""
+"""What comparing benchmarks share: runs apart from each other, in turns; medians, tables, ratios to be reached.
 
+results = take_turns({"sac": {"podium": [python, "ours.py"], "sb3": [python, "theirs.py"]}}, rounds=3)
+print(heading())
+show_rates("sac", results["sac"])
+"""
+
+import argparse
 import json
 import os
 import platform
@@ -7,14 +13,18 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+LIMIT_S = 900.0
 Row = dict[str, Any]
+Results = dict[str, list[Row]]
+"""By contender, one row for each round."""
 CONSOLE = Console(width=110)
 
 
@@ -26,7 +36,19 @@ class Figure(NamedTuple):
     least: float | None
 
 
-def run_alone(name: str, command: list[str], limit_s: float) -> Row:
+def make_parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
+    """The arguments that all have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help="measured window of each contender in each round"
+    )
+    parser.add_argument("--skip", nargs="+", default=[], help="contenders to leave out")
+    parser.add_argument("--json", type=Path, help="write every result there too")
+    return parser
+
+
+def run_alone(name: str, command: list[str], limit_s: float = LIMIT_S) -> Row:
     """Run a command in a session of its own, so that nothing of it is left; its last line is its result, in JSON."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -40,6 +62,19 @@ def run_alone(name: str, command: list[str], limit_s: float) -> Row:
     if process.returncode:
         raise SystemExit(f"{name} failed:\n{out[-2000:]}\n{errors[-4000:]}")
     return json.loads(out.strip().splitlines()[-1])
+
+
+def take_turns(commands: Mapping[str, Mapping[str, list[str]]], rounds: int) -> dict[str, Results]:
+    """Results by workload of `commands[workload][contender]`, which all take turns."""
+    results: dict[str, Results] = {workload: {} for workload in commands}
+    for number in range(rounds):
+        for workload, contenders in commands.items():
+            for contender, command in contenders.items():
+                row = run_alone(f"{contender} on {workload}", command)
+                results[workload].setdefault(contender, []).append(row)
+                rate = f"{row['steps_per_s']:>12,.1f} steps/s"
+                print(f"round {number + 1}  {workload:15} {contender:15} {rate}  {row.get('note', '')}", flush=True)
+    return results
 
 
 def middle(rows: Iterable[Row], value: Callable[[Row], float]) -> float:
@@ -59,6 +94,27 @@ def make_table(title: str, columns: Sequence[str]) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def show_rates(workload: str, results: Results) -> None:
+    """One table: rate, spread, and Podium's ratio to each."""
+    table = Table(title=f"{workload}: env steps/s, median of rounds", title_justify="left")
+    for column in ("", "version", "steps/s", "least", "most", "Podium is"):
+        table.add_column(column, justify="left" if column in ("", "version") else "right")
+    for contender, rows in results.items():
+        rates = [row["steps_per_s"] for row in rows]
+        rate = statistics.median(rates)
+        if "of_limit" in rows[0]:  # of what was trained in the same seconds
+            ratio = f"{100 * middle(rows, lambda row: row['of_limit']):.0f} %"
+        else:
+            ratio = "" if contender == "podium" else f"{middle(results['podium'], _rate) / rate:.2f}x"
+        spread = f"{rate:,.0f}", f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+        table.add_row(contender, rows[0]["version"], *spread, ratio)
+    CONSOLE.print(table)
+
+
+def _rate(row: Row) -> float:
+    return row["steps_per_s"]
 
 
 def show_figures(figures: Iterable[Figure]) -> bool:

@@ -8,9 +8,7 @@ What counts is a ratio within one run. Let nothing else run meanwhile.
 """
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+import contest
 import jax
 import numpy as np
 import venvs
@@ -73,16 +72,7 @@ def compare(rounds: int, seconds: float) -> None:
         "podium": [sys.executable, __file__, "podium", "--seconds", str(seconds)],
         "evosax": [str(venvs.ensure("evosax")), str(venvs.script("evosax", "es")), "--seconds", str(seconds)],
     }
-    rates: dict[str, list[float]] = {name: [] for name in commands}
-    for number in range(rounds):
-        for name, command in commands.items():
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-            if done.returncode:
-                raise SystemExit(f"{name} failed:\n{done.stderr[-4000:]}")
-            rates[name].append(json.loads(done.stdout.strip().splitlines()[-1])["steps_per_s"])
-            print(f"fused   round {number + 1}  {name:8} {rates[name][-1]:>12,.0f} env steps/s", flush=True)
-    ours, theirs = (statistics.median(rates[name]) for name in ("podium", "evosax"))
-    print(f"fused   podium {ours:,.0f}, evosax {theirs:,.0f} env steps/s: {ours / theirs:.2f}x")
+    contest.show_rates("cartpole-256", contest.take_turns({"cartpole-256": commands}, rounds)["cartpole-256"])
 
 
 def compare_actors(rounds: int, seconds: float) -> None:

@@ -137,21 +137,20 @@ def main() -> None:
     env_only = parts.env_only(TURN_S)
     turns = take_turns(env, chosen, parts, arguments.seconds)
     parts.pool.close()
-    print(
-        json.dumps(
-            {
-                "workload": arguments.workload,
-                "cores": os.cpu_count(),
-                **{f"{name}_core_us": statistics.median(getattr(turn, name) for turn in turns) for name in PARTS},
-                "env_only_steps_per_s": env_only,
-                "env_act_steps_per_s": env_act,
-                "training_steps_per_s": statistics.median(turn.training for turn in turns),
-                "limit_steps_per_s": statistics.median(turn.limit for turn in turns),
-                "of_limit": statistics.median(turn.training / turn.limit for turn in turns),
-                "of_limit_in_each_turn": [round(turn.training / turn.limit, 3) for turn in turns],
-            }
-        )
-    )
+    line = {
+        "peer": "limit",
+        "version": "",
+        "workload": arguments.workload,
+        "note": f"{os.cpu_count()} cores, training in each turn: "
+        + " ".join(f"{100 * turn.training / turn.limit:.0f} %" for turn in turns),
+        **{f"{name}_core_us": statistics.median(getattr(turn, name) for turn in turns) for name in PARTS},
+        "env_only": env_only,
+        "env_act": env_act,
+        "training": statistics.median(turn.training for turn in turns),
+        "steps_per_s": statistics.median(turn.limit for turn in turns),
+        "of_limit": statistics.median(turn.training / turn.limit for turn in turns),
+    }
+    print(json.dumps(line))
 
 
 def collect(plan: Plan, params: Tree, seconds: float) -> tuple[Fragment, float]:

@@ -7,21 +7,13 @@ run. Let nothing else run meanwhile.
 What it learns is another command, with its preset: `podium train impala envpool:Pong-v5` (2.5 M steps, 10 M frames).
 """
 
-import argparse
-import json
-import os
-import platform
-import signal
-import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-import throughput
+import contest
 import venvs
-from rich.console import Console
 
 import podium
 
@@ -29,7 +21,6 @@ sys.path.insert(0, str(venvs.PINS))
 
 from window import Window, end_on_sigterm, report
 
-LIMIT_S = 900.0
 PEER = "sample_factory_pong"
 SETTINGS: dict[str, Any] = {
     "env.num_envs": 32,
@@ -62,48 +53,22 @@ def train(seconds: float) -> None:
     report("podium", version("podium-rl"), "pong", window, note)
 
 
-def measure(contender: str, seconds: float) -> dict[str, Any]:
-    """The result of one contender, trained in a process of its own."""
-    if contender == "podium":
-        command = [sys.executable, __file__, "--train"]
-    else:
-        command = [str(venvs.ensure(PEER)), str(venvs.PINS / f"{PEER}.py")]
-    command += ["--seconds", str(seconds)]
-    # In a session of its own, so that nothing of it is left.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, errors = process.communicate(timeout=LIMIT_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=30)
-        raise
-    if process.returncode:
-        raise SystemExit(f"{contender} failed:\n{out[-2000:]}\n{errors[-4000:]}")
-    return json.loads(out.strip().splitlines()[-1])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0, help="measured window of each contender in each round")
-    parser.add_argument("--skip", nargs="+", default=[], help="contenders to leave out")
+    parser = contest.make_parser(__doc__, seconds=30.0)
     parser.add_argument("--train", action="store_true", help="train Podium here and print its rate; nothing else")
     arguments = parser.parse_args()
     if arguments.train:
         return train(arguments.seconds)
-    contenders = [name for name in ("podium", "sample_factory") if name not in arguments.skip]
-    results: dict[str, list[dict]] = {name: [] for name in contenders}
-    for number in range(arguments.rounds):
-        for contender in contenders:
-            result = measure(contender, arguments.seconds)
-            results[contender].append(result)
-            rate = result["steps_per_s"]
-            print(f"round {number + 1}  {contender:15} {rate:>8,.0f} steps/s  {result['note']}", flush=True)
-    print(f"\n{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}: {' '.join(sys.argv)}")
-    if "podium" in results:
-        throughput.show("pong", results, Console(width=100))
+    commands = {
+        "podium": [sys.executable, __file__, "--train", "--seconds", str(arguments.seconds)],
+        "sample_factory": [
+            str(venvs.ensure(PEER)), str(venvs.PINS / f"{PEER}.py"), "--seconds", str(arguments.seconds),
+        ],
+    }  # fmt: skip
+    chosen = {contender: command for contender, command in commands.items() if contender not in arguments.skip}
+    results = contest.take_turns({"pong": chosen}, arguments.rounds)
+    print(f"\n{contest.heading()}")
+    contest.show_rates("pong", results["pong"])
     return None
 
 
