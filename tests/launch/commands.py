@@ -100,6 +100,22 @@ def kill_at_random(process: subprocess.Popen, within_s: float) -> bool:
     return True
 
 
+def train_with_kills(*args: str | Path, cwd: Path, kills: int) -> Path:
+    """`podium train ARGS --name killed`, killed after so many new checkpoints and resumed each time, to its end."""
+    run, killed = cwd / "runs" / "killed", 0
+    process = start("train", *args, "--name", "killed", cwd=cwd)
+    for _ in range(kills):
+        before = checkpoints(run)
+        if wait_until(lambda before=before: checkpoints(run) > before, process):
+            killed += kill_at_random(process, within_s=0.3)
+        if process.returncode == 0:
+            break
+        process = start("resume", "killed", cwd=cwd)
+    assert process.wait(LIMIT_S) == 0, (cwd / "said").read_text()
+    assert killed >= 1
+    return run
+
+
 def end(process: subprocess.Popen) -> None:
     """Kill a process's group and wait for it."""
     os.killpg(process.pid, signal.SIGKILL)

@@ -12,7 +12,6 @@ from launch.commands import (
     digest,
     end,
     flags,
-    kill_at_random,
     podium,
     start,
     timeless_rows,
@@ -85,26 +84,6 @@ def test_the_run_goes_on_when_an_actor_is_killed_and_can_be_resumed(tmp_path: Pa
     assert summary(run)["samples"]["unexplained"] == 0
     assert summary(run)["env_steps"] >= 110_000
     assert not list(Path("/dev/shm").glob("podium-kill-*"))
-
-
-def test_a_fused_run_that_was_killed_ends_in_the_same_bits_as_one_never_killed(tmp_path: Path) -> None:
-    arguments = [
-        "podium:Catch-v0",
-        "--total-steps",
-        "40000",
-        *settings(topology__dispatch=4, topology__devices=1, checkpoint__every_updates=8),
-    ]
-    whole = podium("train", "es", *arguments, "--name", "whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
-    run = tmp_path / "runs" / "killed"
-    process = start("train", "es", *arguments, "--name", "killed", cwd=tmp_path)
-    killed = wait_until(lambda: bool(checkpoints(run)), process) and kill_at_random(process, within_s=0.1)
-    if killed:
-        resumed = podium("resume", "killed", cwd=tmp_path)
-        assert resumed.returncode == 0, resumed.stderr
-    assert killed
-    assert timeless_rows(run) == timeless_rows(tmp_path / "runs" / "whole")
-    assert digest(run) == digest(tmp_path / "runs" / "whole")
 
 
 def playing(run: Path) -> list[int]:

@@ -7,7 +7,7 @@ import pytest
 
 import podium
 from launch import commands
-from launch.commands import checkpoints, digest, flags, kill_at_random, start, timeless_rows, tiny, wait_until
+from launch.commands import checkpoints, digest, flags, timeless_rows, tiny, train_with_kills
 from podium.cli.main import main
 from podium.runs.metrics import read_metrics
 
@@ -19,18 +19,7 @@ def test_a_fused_run_killed_three_times_ends_in_the_same_bits_as_one_never_kille
     whole = commands.podium("train", "ppo", *FUSED, "--name", "whole", *settings, cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
 
-    run, kills = tmp_path / "runs" / "killed", 0
-    process = start("train", "ppo", *FUSED, "--name", "killed", *settings, cwd=tmp_path)
-    for _ in range(3):
-        before = checkpoints(run)
-        if wait_until(lambda before=before: checkpoints(run) > before, process):
-            kills += kill_at_random(process, within_s=0.3)
-        if process.returncode == 0:
-            break
-        process = start("resume", "killed", cwd=tmp_path)
-    assert process.wait(commands.LIMIT_S) == 0, (tmp_path / "said").read_text()
-    assert kills >= 1
-
+    run = train_with_kills("ppo", *FUSED, *settings, cwd=tmp_path, kills=3)
     assert timeless_rows(run) == timeless_rows(tmp_path / "runs" / "whole")
     assert digest(run) == digest(tmp_path / "runs" / "whole")
     samples = podium.Run(run).summary["samples"]

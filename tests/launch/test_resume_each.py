@@ -1,4 +1,7 @@
-"""Whatever the algorithm, a fused run that was stopped half-way and resumed ends in the bits of one that was not."""
+"""Whatever the algorithm, a fused run that was stopped half-way and resumed ends in the bits of one that was not.
+
+The buffer of those that replay is in their checkpoints, and overwritten here.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -11,24 +14,28 @@ from launch.commands import digest, timeless_rows
 SMALL: dict[str, Any] = {
     "env.num_envs": 4,
     "network.hidden": [8],
-    "algorithm.fragment_length": 8,
     "topology.devices": 1,
     "topology.dispatch": 2,
     "evaluation.episodes": 0,
 }
-REPLAY = {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, "algorithm.learning_starts": 100}
+FRAGMENTS = {"algorithm.fragment_length": 8}
+REPLAY = FRAGMENTS | {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, "algorithm.learning_starts": 100}
+# Everything that a buffer can hold: priorities, sequences and the memory that they start from.
+SEQUENCES = {"network.memory": "gru", "algorithm.burn_in": 2, "algorithm.n_step": 3, "algorithm.priority_exponent": 0.6}
 STEPS = 640
 
 
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings"),
     [
-        ("a2c", "podium:Catch-v0", {}),
-        ("impala", "podium:Catch-v0", {"network.memory": "lstm", "network.memory_size": 8}),
-        ("appo", "podium:Catch-v0", {"algorithm.minibatch_size": 16}),
+        ("a2c", "podium:Catch-v0", FRAGMENTS),
+        ("impala", "podium:Catch-v0", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
+        ("appo", "podium:Catch-v0", FRAGMENTS | {"algorithm.minibatch_size": 16}),
+        ("dqn", "podium:Memory-v0", REPLAY | SEQUENCES),
         ("ddpg", "gymnax:Pendulum-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
         ("td3", "gymnax:Pendulum-v1", REPLAY | {"algorithm.n_step": 3}),
         ("sac", "gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
+        ("es", "podium:Catch-v0", {"algorithm.population": 8, "algorithm.episode_limit": 20}),
     ],
 )
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(

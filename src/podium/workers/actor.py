@@ -25,15 +25,12 @@ from podium.runs.books import ActorLedger
 from podium.workers.layout import Layouts
 from podium.workers.policies import Policy
 from podium.workers.slot import Page, Slot
+from podium.workers.turns import take_turns
 
 WAIT_S = 0.1
 """How long an actor with nothing to step waits before it looks whether it should stop."""
 SHORT_WAIT_S = 0.002
 """How long it waits for inference while it also waits for credit."""
-CALL_S = 0.2
-"""After so long without progress, `follow` is called."""
-BEAT_S = 1.0
-"""How often `beat` is called."""
 
 POLICY = "main"
 
@@ -88,19 +85,8 @@ class Actor:
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or an environment or a stream fails."""
-        progress = beaten = time.monotonic()
         try:
-            while not stop.is_set():
-                moved = self._turn()
-                now = time.monotonic()
-                if moved:
-                    progress = now
-                elif now - progress > CALL_S:
-                    self._follow()
-                    progress = time.monotonic()
-                if now - beaten > BEAT_S:
-                    self._beat(self.metrics())
-                    beaten = now
+            take_turns(self._turn, stop, lambda: self._beat(self.metrics()), self._follow)
         finally:
             # Counted in the arrays, so that it can disagree with what was counted step by step.
             self._ledger.end(sum(slot.unfinished() for slot in self._slots))

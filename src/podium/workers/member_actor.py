@@ -19,11 +19,12 @@ from podium.ops.keys import row_keys
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, SampleSender
 from podium.runs.books import ActorLedger
-from podium.workers.actor import BEAT_S, CALL_S, POLICY, WAIT_S
+from podium.workers.actor import POLICY, WAIT_S
 from podium.workers.layout import Layout, Layouts
 from podium.workers.member_records import MemberRecords
 from podium.workers.member_slot import Act, Inputs, Member, MemberSlot
 from podium.workers.population import act_each
+from podium.workers.turns import take_turns
 
 
 class Mean:
@@ -107,21 +108,8 @@ class MemberActor:
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or an environment or a stream fails."""
-        progress = beaten = time.monotonic()
         try:
-            while not stop.is_set():
-                moved = self._turn()
-                now = time.monotonic()
-                if moved:
-                    progress = now
-                else:
-                    self._wait()
-                    if now - progress > CALL_S:
-                        self._follow()
-                        progress = time.monotonic()
-                if now - beaten > BEAT_S:
-                    self._beat(self.metrics())
-                    beaten = now
+            take_turns(self._turn, stop, lambda: self._beat(self.metrics()), self._follow)
         finally:
             # Counted in what is left, so that it can disagree with what was counted step by step.
             self._ledger.end(sum(slot.unfinished() for slot in self._slots))
@@ -141,6 +129,8 @@ class MemberActor:
         """One step of every slot that may make one; while one is being stepped, the next one's actions are chosen."""
         self._mean.refresh(0.0)
         stepping = [slot for slot in self._slots if self._prepare(slot)]
+        if not stepping:
+            self._wait()
         for slot in stepping:
             began = time.perf_counter()
             action, memory = self._act(slot.inputs())
