@@ -46,7 +46,7 @@ TASKS = {
         Task("ppo", "HalfCheetah-v5", 3, 4000, "SB3 zoo 5,819 at 1 M"),
         Task("ppo", "Hopper-v5", 3, 2300, "SB3 zoo 2,410 at 1 M"),
         Task("dqn", "CartPole-v1", 5, 500, "SB3 zoo 500 at 50 k", "greedy"),
-        Task("dqn", "Acrobot-v1", 5, -80, "SB3 zoo -76 at 100 k", "greedy"),
+        Task("dqn", "Acrobot-v1", 5, -80, "SB3 zoo -76 at 100 k"),
         Task("ddpg", "Pendulum-v1", 5, -160, "SB3 zoo -152 at 20 k", "greedy"),
         Task("td3", "HalfCheetah-v5", 3, 5000, "", "greedy", 300_000),
         Task("sac", "HalfCheetah-v5", 3, 5000, "", "greedy", 300_000),
