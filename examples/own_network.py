@@ -12,6 +12,7 @@ from flax import linen as nn
 from podium.core.config import NetworkConfig
 from podium.core.specs import EnvSpec
 from podium.networks.network import Network, zeros_like_spec
+from podium.networks.orthogonal import orthogonal
 
 
 class Residual(nn.Module):
@@ -26,7 +27,7 @@ class Residual(nn.Module):
         for width in self.hidden:
             x = x + nn.Dense(self.hidden[0])(nn.swish(nn.Dense(width)(nn.LayerNorm()(x))))
         x = nn.LayerNorm()(x)
-        small = nn.initializers.orthogonal(0.01)  # so that the first policy is nearly uniform
+        small = orthogonal(0.01)  # so that the first policy is nearly uniform
         return nn.Dense(self.num_outputs, kernel_init=small)(x), nn.Dense(1)(x)[..., 0]
 
 

@@ -15,6 +15,7 @@ from podium.core.config import NetworkConfig
 from podium.core.specs import Array, EnvSpec
 from podium.core.types import Tree
 from podium.networks.network import Network, zeros_like_spec
+from podium.networks.orthogonal import orthogonal
 from podium.networks.recurrent import CORES
 from podium.networks.vision import VISION
 
@@ -53,8 +54,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        weights = nn.initializers.orthogonal(self.scale, column_axis=0)
-        kernel = self.param("kernel", weights, (self.features, x.shape[0]))
+        kernel = self.param("kernel", orthogonal(self.scale), (self.features, x.shape[0]))
         bias = self.param("bias", nn.initializers.zeros, (self.features, 1))
         product = times_vector(kernel, x[:, 0])[:, None] if x.shape[1] == 1 else kernel @ x
         return product + bias

@@ -24,6 +24,7 @@ from podium.core.types import Tree
 from podium.networks import network as networks
 from podium.networks.actor_critic import ACTIVATIONS, Encoder, Tower
 from podium.networks.network import zeros_like_spec
+from podium.networks.orthogonal import orthogonal
 
 
 class Policy(NamedTuple):
@@ -148,7 +149,7 @@ def _encode(obs: Tree) -> jax.Array:
 
 def _orthogonal_each(scale: float) -> Callable:
     """Of each member by itself: [members, out, in]."""
-    init = nn.initializers.orthogonal(scale, column_axis=0)
+    init = orthogonal(scale)
 
     def init_each(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return jax.vmap(lambda key: init(key, shape[1:], jnp.float32))(jax.random.split(key, shape[0]))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from podium.core.types import Tree
+from podium.networks.orthogonal import orthogonal
 
 
 def _forget(memory: Tree, first: jax.Array) -> Tree:
@@ -20,7 +21,7 @@ class _GRUStep(nn.Module):
     @nn.compact
     def __call__(self, memory: Tree, inputs: Any) -> tuple[Tree, jax.Array]:
         x, first = inputs
-        return nn.GRUCell(self.features)(_forget(memory, first), x)
+        return nn.GRUCell(self.features, recurrent_kernel_init=orthogonal())(_forget(memory, first), x)
 
 
 class _LSTMStep(nn.Module):
@@ -29,7 +30,7 @@ class _LSTMStep(nn.Module):
     @nn.compact
     def __call__(self, memory: Tree, inputs: Any) -> tuple[Tree, jax.Array]:
         x, first = inputs
-        return nn.OptimizedLSTMCell(self.features)(_forget(memory, first), x)
+        return nn.OptimizedLSTMCell(self.features, recurrent_kernel_init=orthogonal())(_forget(memory, first), x)
 
 
 def _over_time(step: Any) -> Any:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from podium.networks.orthogonal import orthogonal
+
 IMAGES_AT_ONCE = 256
 """Patches of so many pictures are in memory at a time; for the Nature CNN, 100 MB."""
 
@@ -115,9 +117,9 @@ class NatureCNN(nn.Module):
         layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 1))
         x = x.transpose(3, 0, 1, 2)
         for features, kernel, stride in layers:
-            init = nn.initializers.orthogonal(2**0.5)
+            init = orthogonal(2**0.5)
             x = nn.relu(Conv(features, kernel, stride, same=not large, kernel_init=init)(x))
-        return nn.relu(nn.Dense(512, kernel_init=nn.initializers.orthogonal(2**0.5))(_to_vectors(x)))
+        return nn.relu(nn.Dense(512, kernel_init=orthogonal(2**0.5))(_to_vectors(x)))
 
 
 class Residual(nn.Module):
