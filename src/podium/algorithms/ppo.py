@@ -105,7 +105,7 @@ class PPO:
         return self.network.separate and self.config.grad_norm_of == "each"
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
-        log_std = jnp.full(spec.action.size, self.config.log_std) if isinstance(spec.action, Box) else None
+        log_std = jnp.full(spec.action.size, self.config.log_std, jnp.float32) if isinstance(spec.action, Box) else None
         observations = statistics.init(spec.observation) if self.config.normalize_observations else None
         params = Params(self.network.init(key), log_std, observations)
         return TrainState(
