@@ -8,7 +8,6 @@ from podium.core.algorithm_configs import ALGORITHMS
 from podium.launch import training
 from podium.launch.plan import make_plan
 
-
 BOTH = ("CartPole-v1", "Pendulum-v1")
 ENVS = {"dqn": BOTH[:1], "ddpg": BOTH[1:], "td3": BOTH[1:], "sac": BOTH[1:]}
 
