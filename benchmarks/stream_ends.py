@@ -35,8 +35,8 @@ CONTENDERS = ("shm", "tcp", "zmq-curve", "zmq")
 SIZES = (4 << 10, 64 << 10, 1 << 20)
 REQUEST = 1 << 10
 HIGH_WATER_MARK = 1000  # ZeroMQ's own default
-CREDITS = {"shm": 64, "tcp": HIGH_WATER_MARK}  # as many may be under way as between bare sockets
-UNDER_WAY = 8 << 20  # bytes: for large samples, the least of these limits
+UNDER_WAY = 8 << 20  # bytes that one end may hold: for large samples, the least of these limits
+SHM_CREDITS = 64
 ROWS = 16  # of the receiver's batch
 WARM_UP_S = 0.3
 LIMIT_S = 60.0
@@ -53,6 +53,11 @@ class Bound(NamedTuple):
 
     endpoint: str
     run: Any  # Take or Answer
+
+
+def most_held(size: int) -> int:
+    """Samples of so many bytes that a bare socket holds, at either end."""
+    return min(HIGH_WATER_MARK, UNDER_WAY // size)
 
 
 def value_of(number: int) -> float:
@@ -92,9 +97,9 @@ def podium_receiver(contender: str, place: Path, size: int) -> Iterator[Bound]:
 @contextmanager
 def podium_sender(contender: str, place: Path, endpoint: str, size: int) -> Iterator[Send]:
     with transport(contender, place, binds=False) as streams:
-        sender = streams.sample_sender(
-            endpoint, sample_schema(size), SenderId(0, 0), min(CREDITS[contender], UNDER_WAY // size)
-        )
+        # Over tcp as many may be under way as between bare sockets, where both ends hold some.
+        credits = 2 * most_held(size) if contender == "tcp" else min(SHM_CREDITS, most_held(size))
+        sender = streams.sample_sender(endpoint, sample_schema(size), SenderId(0, 0), credits)
 
         def send(number: int) -> None:
             buffer = sender.acquire(LIMIT_S)
@@ -151,7 +156,7 @@ def zmq_socket(contender: str, place: Path, kind: int, endpoint: str | None, siz
         context = stack.enter_context(zmq.Context())
         socket = stack.enter_context(context.socket(kind))
         for option in (zmq.SNDHWM, zmq.RCVHWM):
-            socket.setsockopt(option, min(HIGH_WATER_MARK, UNDER_WAY // size))
+            socket.setsockopt(option, most_held(size))
         for option in (zmq.SNDTIMEO, zmq.RCVTIMEO):
             socket.setsockopt(option, int(LIMIT_S * 1000))
         socket.setsockopt(zmq.LINGER, 0)
