@@ -15,6 +15,7 @@ from podium.core.algorithm_configs import A2CConfig
 from podium.core.config import Experiment, NetworkConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box, EnvSpec
+from podium.networks import network as networks
 
 
 def small(**algorithm) -> Experiment:
@@ -25,7 +26,7 @@ def test_the_loss_is_the_one_computed_by_hand():
     config = small(entropy_coef=0.01, gamma=0.9, gae_lambda=0.8)
     fragment = random_fragment()
     state, _, metrics = one_update(config, fragment)
-    network = a2c.networks.make(config.network, SPEC, 2)
+    network = networks.make(config.network, SPEC, 2)
     logits, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
     logits, value = np.asarray(logits, np.float64), np.asarray(value, np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -5,8 +5,8 @@ import numpy as np
 
 from algorithms import toy_runs
 from algorithms.toy_runs import SPEC, T, assert_close, one_update, random_fragment, run
-from podium.algorithms import a2c
 from podium.core.algorithm_configs import APPOConfig, PPOConfig
+from podium.networks import network as networks
 from podium.ops.vtrace import vtrace
 
 OPTIONS = {"fragment_length": 8, "minibatch_size": 64, "num_epochs": 2, "gamma": 0.9, "gae_lambda": 0.8}
@@ -23,7 +23,7 @@ def test_values_and_surrogate_take_what_vtrace_gives_for_an_older_policy():
     )
     fragment = random_fragment()
     state, _, metrics = one_update(config, fragment)
-    network = a2c.networks.make(config.network, SPEC, 2)
+    network = networks.make(config.network, SPEC, 2)
     logits, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
     chosen = np.take_along_axis(jax.nn.log_softmax(logits)[:-1], fragment.action[..., None], -1)[..., 0]
     log_ratio = chosen - fragment.extras["log_prob"]

@@ -9,12 +9,13 @@ import pytest
 
 from algorithms import toy_runs
 from algorithms.toy_runs import SPEC, B, T, assert_close, one_update, random_fragment, run
-from podium.algorithms import a2c, registry
+from podium.algorithms import registry
 from podium.core.algorithm_configs import A2CConfig, IMPALAConfig
 from podium.core.config import Experiment, NetworkConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Discrete, EnvSpec
 from podium.core.types import ActInput
+from podium.networks import network as networks
 
 
 def small(**algorithm) -> Experiment:
@@ -25,7 +26,7 @@ def test_the_loss_is_the_one_computed_by_hand():
     config = small(entropy_coef=0.01, gamma=0.9, clip_rho=1.2, clip_c=0.9)
     fragment = random_fragment()
     state, _, metrics = one_update(config, fragment)
-    network = a2c.networks.make(config.network, SPEC, 2)
+    network = networks.make(config.network, SPEC, 2)
     logits, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
     logits, value = np.asarray(logits, np.float64), np.asarray(value, np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -72,13 +72,19 @@ def learn(what: Algorithm, fragments: list[Fragment]) -> tuple[Seen, list[dict]]
 
 
 def test_updates_start_with_enough_valid_steps_and_then_follow_the_ratio():
-    # 8, 16, 22 and 30 valid steps: enough from the third fragment on, 0.5 x 8 updates each.
+    # 8, 16, 22, 30 and 38 valid steps: enough from the third fragment on, 0.5 for each step.
     state, told = learn(algorithm(starts=20), [fragment(), fragment(), fragment(reset=1), fragment(), fragment()])
-    assert [row["gradient_updates"] for row in told] == [0, 0, 4, 4, 4]
+    assert [row["gradient_updates"] for row in told] == [0, 0, 3, 4, 4]
     assert told[0] == {"gradient_updates": 0}
-    assert int(state.updates) == 12
-    # Means over the updates of a round: of 0..3, 4..7 and 8..11.
-    assert [row["number"] for row in told[2:]] == [1.5, 5.5, 9.5]
+    assert int(state.updates) == 11
+    # Means over the updates of a round: of 0..2, 3..6 and 7..10.
+    assert [row["number"] for row in told[2:]] == [1.0, 4.5, 8.5]
+
+
+def test_what_steps_leave_of_an_update_is_made_up_for_with_the_next_ones():
+    # 6 valid steps a fragment, of which 3/8 are 2.25 updates.
+    _, told = learn(algorithm(ratio=0.375), [fragment(reset=1)] * 8)
+    assert [row["gradient_updates"] for row in told] == [2, 2, 2, 3, 2, 2, 2, 3]
 
 
 def test_every_update_draws_anew_and_from_what_came_before_too():

@@ -8,7 +8,10 @@ import numpy as np
 import optax
 import pytest
 
+from podium.algorithms import policy as policies
 from podium.algorithms import ppo
+from podium.algorithms.advantages import by_gae
+from podium.algorithms.steps import Steps
 from podium.core.algorithm_configs import PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
@@ -16,6 +19,7 @@ from podium.core.specs import Array, Box, Discrete, EnvSpec
 from podium.core.types import Fragment
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
+from podium.networks import network as networks
 from podium.ops.returns import generalized_advantages
 from podium.workers.fused import Fused
 
@@ -69,6 +73,11 @@ def one_update(config: Experiment, fragment: Fragment):
     return state, *jax.jit(algorithm.update)(state, fragment, jax.random.key(1))[:2]
 
 
+def functions(config: Experiment) -> ppo.PPO:
+    """What an update is made of."""
+    return ppo.PPO(config.algorithm, config, policies.make(config.algorithm, config, SPEC), by_gae)
+
+
 def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
@@ -77,7 +86,7 @@ def test_the_loss_of_one_minibatch_is_the_one_computed_by_hand():
     config = small(normalize_advantages=False, entropy_coef=0.01, value_clip=0.1, gamma=0.9, gae_lambda=0.8)
     fragment = random_fragment()
     state, _, metrics = one_update(config, fragment)
-    network = ppo.networks.make(config.network, SPEC, 2)
+    network = networks.make(config.network, SPEC, 2)
     logits, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
     logits, value = np.asarray(logits, np.float64), np.asarray(value, np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -133,6 +142,23 @@ def test_a_fragment_of_reset_rows_only_changes_no_parameter():
     assert all(np.isfinite(value) for value in metrics.values())
 
 
+def test_what_comes_after_a_stale_step_is_trained_with_the_memory_that_acted():
+    """A step left out in the midst of an episode is still a part of what the network remembers after it."""
+    config = small()
+    config = replace(config, network=NetworkConfig(hidden=(8,), memory="gru", memory_size=8))
+    algorithm = functions(config)
+    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    fragment = random_fragment()
+    memory = jax.random.normal(jax.random.key(2), (8, 8))
+    logits, _, _ = algorithm.network.apply(state.params.network, memory, fragment.obs, fragment.first)
+    log_prob = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits[:-1])), fragment.action[..., None], -1)[..., 0]
+    valid = fragment.valid.copy()
+    valid[1, 3:6] = False
+    fragment = fragment._replace(memory=memory, extras={"log_prob": log_prob}, valid=valid)
+    metrics = jax.jit(algorithm.update)(state, fragment, jax.random.key(1))[1]
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-9)
+
+
 def test_rows_after_an_end_do_not_reach_the_episode_before():
     config = small(gae_lambda=1.0)
     fragment = random_fragment()
@@ -147,7 +173,7 @@ def test_rows_after_an_end_do_not_reach_the_episode_before():
 
 
 def _advantage(config: Experiment, state, fragment):
-    network = ppo.networks.make(config.network, SPEC, 2)
+    network = networks.make(config.network, SPEC, 2)
     _, value, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
     return generalized_advantages(
         fragment.reward, value, fragment.terminated, fragment.truncated, 0.99, config.algorithm.gae_lambda
@@ -270,6 +296,33 @@ def test_the_kl_coefficient_moves_towards_the_target():
     near = small(objective="adaptive_kl", kl_target=1e9)
     assert float(one_update(far, random_fragment())[1].kl_coef) == 2.0
     assert float(one_update(near, random_fragment())[1].kl_coef) == 0.5
+
+
+def steps_by_hand(**fields) -> Steps:
+    """Two steps of one environment, the first of which counts for a quarter."""
+    nothing = dict.fromkeys(Steps._fields)
+    return Steps(**{**nothing, "weight": jnp.array([[0.25], [0.75]]), **fields})
+
+
+def test_a_value_that_moved_too_far_is_judged_by_the_clipped_one_where_that_is_worse():
+    algorithm = functions(small(value_clip=0.1))
+    rows = steps_by_hand(value=jnp.zeros((2, 1)), target=jnp.array([[1.0], [-0.5]]))
+    # The first is right, but clipped to 0.1 it is off by 0.9; the second is off by 1.5, clipped by 0.6.
+    loss = algorithm.value_loss(jnp.array([[1.0], [1.0]]), rows)
+    np.testing.assert_allclose(loss, 0.5 * (0.25 * 0.9**2 + 0.75 * 1.5**2), rtol=1e-6)
+
+
+def test_the_kl_penalty_is_the_divergence_from_the_policy_before_the_update():
+    algorithm = functions(small(objective="adaptive_kl"))
+    start = algorithm.init(jax.random.key(0), SPEC, algorithm.config.hyper())
+    before, after = np.log([[[0.5, 0.5]], [[0.9, 0.1]]]), np.log([[[0.8, 0.2]], [[0.9, 0.1]]])
+    rows = steps_by_hand(
+        action=jnp.zeros((2, 1), jnp.int32), log_prob=jnp.zeros((2, 1)), advantage=jnp.zeros((2, 1)), outputs=before
+    )
+    policy = algorithm.policy.distribution(start.params, jnp.asarray(after), None)
+    _, metrics = algorithm.policy_terms(policy, start._replace(kl_coef=jnp.float32(3.0)), rows)
+    kl = 0.5 * np.log(0.5 / 0.8) + 0.5 * np.log(0.5 / 0.2)
+    np.testing.assert_allclose(metrics["policy_loss"], 3.0 * 0.25 * kl, rtol=1e-5)
 
 
 def learning_rates(fragment: Fragment, total_steps: int) -> list[float]:

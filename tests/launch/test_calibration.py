@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import podium
 from launch.commands import tiny
 from podium.core import settings
-from podium.core.algorithm_configs import PPOConfig
+from podium.core.algorithm_configs import DQNConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, TopologyConfig
 from podium.core.specs import Box, Discrete, MultiDiscrete
 from podium.launch import calibration
@@ -157,6 +159,26 @@ def experiment(env: str = "launch.test_calibration:slow", steps: int = 1_000_000
     )
 
 
+def off_policy(ratio: float = 1.0, **topology: Any) -> Experiment:
+    config = DQNConfig(fragment_length=8, batch_size=16, buffer_size=1000, learning_starts=500, update_ratio=ratio)
+    return replace(experiment(**topology), algorithm=config)
+
+
+def test_what_is_learned_from_a_fragment_of_an_off_policy_algorithm_is_all_its_updates(monkeypatch) -> None:
+    made = 0
+
+    def watch(update: Callable[[], object], seconds: float) -> Cost:
+        nonlocal made
+        update()
+        made += 1
+        return Cost(2 * MS, 3 * MS)
+
+    monkeypatch.setattr(calibration, "watch", watch)
+    for ratio, updates in ((1.0, 32), (0.25, 8)):
+        assert calibration.measure_updates(make_plan(off_policy(ratio))) == Cost(updates * 2 * MS, updates * 3 * MS)
+    assert made == 2
+
+
 def test_all_parts_of_a_slow_experiment_are_measured() -> None:
     measured = calibration.measure(make_plan(experiment()))
     assert not measured.parallel
@@ -189,6 +211,8 @@ def test_nothing_is_measured_where_nothing_is_open() -> None:
     assert make_plan(experiment()).asked is not None
     for closed in ({"actors": 1}, {"mode": "inline"}, {"staleness": 0}):
         assert make_plan(experiment(**closed)).asked is None
+    replay = make_plan(off_policy(replay_workers=2))
+    assert (replay.asked, replay.actors) == (None, 2)
     fused = make_plan(experiment("podium:Catch-v0"))
     assert fused.asked is None
 

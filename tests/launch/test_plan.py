@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from podium.core.algorithm_configs import PPOConfig
+from podium.core.algorithm_configs import DQNConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch.plan import draw, make_plan
@@ -23,6 +23,21 @@ def test_the_mode_follows_the_environment_and_is_stored() -> None:
     assert (fused.mode, fused.experiment.topology.mode, fused.experiment.topology.devices) == ("fused", "fused", 1)
     assert (inline.mode, inline.experiment.topology.mode, inline.experiment.topology.slots) == ("inline", "inline", 1)
     assert "mode inline: the environment runs on the host" in draw(inline)
+
+
+def test_a_dispatch_of_many_updates_has_few_iterations() -> None:
+    assert "1 device(s), 64 iteration(s) a dispatch" in draw(make_plan(experiment()))
+    for ratio, iterations in ((1.0, 4), (0.25, 16)):
+        config = DQNConfig(fragment_length=4, update_ratio=ratio)
+        plan = make_plan(replace(experiment(), algorithm=config))
+        assert f"1 device(s), {iterations} iteration(s) a dispatch" in draw(plan)
+
+
+@pytest.mark.parametrize("env", ["podium:Catch-v0", "gymnasium:CartPole-v1"])
+def test_a_replay_buffer_that_no_machine_holds_is_refused_with_what_would_fit(env: str) -> None:
+    config = DQNConfig(fragment_length=8, buffer_size=10**11)
+    with pytest.raises(ConfigError, match=r"buffer_size = 100000000000: its .* GB do not fit .* at most [\d,]+ steps"):
+        make_plan(replace(experiment(env), algorithm=config))
 
 
 def test_fused_needs_a_jax_environment() -> None:

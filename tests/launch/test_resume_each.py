@@ -1,8 +1,10 @@
 """Whatever the algorithm, a fused run that was stopped half-way and resumed ends in the bits of one that was not.
 
-The buffer of those that replay is in their checkpoints, and overwritten here.
+The buffer of those that replay is in their checkpoints, and overwritten here. With workers, environments begin new
+episodes; all else goes on from the checkpoint.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +53,37 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     assert half.summary["status"] == "done"
     assert timeless_rows(half.path) == timeless_rows(whole.path)
     assert digest(half.path) == digest(whole.path)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "settings"),
+    [
+        ("impala", "podium:Catch-v0", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
+        ("appo", "podium:Catch-v0", FRAGMENTS | {"algorithm.minibatch_size": 16}),
+        ("dqn", "podium:Catch-v0", REPLAY | {"algorithm.priority_exponent": 0.6}),
+        ("sac", "gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
+        ("es", "podium:Catch-v0", {"algorithm.population": 8, "algorithm.episode_limit": 20}),
+    ],
+)
+def test_with_workers_all_that_follows_a_resume_follows_from_the_checkpoint(
+    algorithm: str, env: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    mode = "inline" if algorithm == "es" else "served"  # its members have parameters of their own
+    workers = {"topology.mode": mode, "topology.actors": 1, "topology.transport": "memory", "topology.staleness": 0}
+    how: dict[str, Any] = {"preset": "none", "set": SMALL | settings | workers, "total_steps": STEPS, "root": tmp_path}
+    stop_at = STEPS // 2
+    run = podium.train(
+        algorithm, env, name="run", on_report=lambda row: row["step"] < stop_at, progress=False, track=(), **how
+    )
+    assert run.summary["status"] == "stopped"
+    copy = podium.Run(shutil.copytree(run.path, tmp_path / "copy"))
+    before = len(timeless_rows(run.path))
+    for each_run in (run, copy):
+        podium.resume(each_run, progress=False)
+        assert each_run.summary["status"] == "done"
+        assert each_run.summary["samples"]["unexplained"] == 0
+    rows = timeless_rows(run.path)
+    assert rows == timeless_rows(copy.path)
+    assert digest(run.path) == digest(copy.path)
+    if "gradient_updates" in rows[-1]:
+        assert rows[before]["gradient_updates"] > 0, "it does not fill its buffer anew"

@@ -73,6 +73,14 @@ def test_a_fragment_counted_twice_is_unexplained() -> None:
     assert balance(books.account, {"0.0": ledger}).unexplained == -10
 
 
+def test_a_fragment_that_comes_again_before_it_was_trained_on_is_refused() -> None:
+    ledger, books = ActorLedger.in_memory(), Books(None)
+    first, second = produce(ledger, 10, 20)
+    assert [books.arrive(booking) for booking in (first, second, first, second)] == [True, True, False, False]
+    books.trained([first, second])
+    assert balance(books.account, {"0.0": ledger}).unexplained == 0
+
+
 def test_steps_that_vanish_without_a_trace_are_unexplained() -> None:
     ledger, books = ActorLedger.in_memory(), Books(None)
     (first,) = produce(ledger, 10)

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from podium.algorithms import ppo
 from podium.core.config import NetworkConfig
 from podium.core.errors import EnvError
 from podium.envs.interface import HostEnv, TimeStep
+from podium.networks import network as networks
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import RefusedError
 from workers.stage import LENGTH, ROWS, Counter, Stage, assert_same, play
@@ -97,7 +97,7 @@ def test_log_probabilities_are_those_of_the_parameters_that_acted_and_memory_sta
     with Stage(2, memory="gru") as stage:
         stage.publish(0)
         sent = stage.receive_released(6)
-    network = ppo.networks.make(NetworkConfig(hidden=(4,), memory="gru", memory_size=4), stage.spec, 2)
+    network = networks.make(NetworkConfig(hidden=(4,), memory="gru", memory_size=4), stage.spec, 2)
     for _, (fragment, _), _ in sent:
         outputs, _, _ = network.apply(stage.params().network, fragment.memory, fragment.obs, fragment.first)
         log_probs = jax.nn.log_softmax(outputs)[:-1]

@@ -3,15 +3,18 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any, Self
 
 import jax
 import numpy as np
+import pytest
 
 from podium.algorithms import es
 from podium.algorithms.algorithm import Members
 from podium.core.algorithm_configs import ESConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
+from podium.core.errors import EnvError
 from podium.envs.gymnasium import GymnasiumEnv
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
@@ -31,14 +34,16 @@ KEY, FIRST = jax.random.key(1), Version(0, 0)
 class Theatre:
     """Both ends of a population's streams in one process; `learner` is made where it is asked for."""
 
-    def __init__(self, slots: int = 1, staleness: int = 1, devices: int = 1, **algorithm: Any) -> None:
+    def __init__(
+        self, slots: int = 1, staleness: int = 1, devices: int = 1, end: str = "terminated", **algorithm: Any
+    ) -> None:
         config = ESConfig(**{"noise_table": 10_000, "population": POPULATION, "episode_limit": 50, **algorithm})
         topology = TopologyConfig(staleness=staleness)
         self.experiment = Experiment(config, EnvConfig("counter", num_envs=ROWS), NetworkConfig(hidden=(4,)), topology)
         self._ends, self.slots, self.staleness, self.devices = ExitStack(), slots, staleness, devices
         rows = ROWS // slots
         self.envs = [
-            self._ends.enter_context(closing(GymnasiumEnv(Counter, range(n * rows, (n + 1) * rows))))
+            self._ends.enter_context(closing(GymnasiumEnv(partial(Counter, end), range(n * rows, (n + 1) * rows))))
             for n in range(slots)
         ]
         spec = self.envs[0].spec
@@ -190,6 +195,15 @@ def test_a_member_stopped_by_the_limit_leaves_its_row_until_the_episode_ends() -
             _, records = next(sent)
             assert set(records.returns.tolist()) == {3.0}  # 1 + 2: always from an episode's start
             assert set(records.lengths.tolist()) == {2}
+
+
+def test_an_episode_that_never_ends_after_its_member_was_stopped_is_an_error() -> None:
+    with Theatre(episode_limit=2, end="never") as theatre:
+        theatre.publish(0)
+        actor = theatre.actor()
+        actor.warm_up()
+        with pytest.raises(EnvError, match=r"has not ended 20 steps after .* give env.wrappers a time_limit\(2\)"):
+            actor.run(theatre.stop)
 
 
 def test_late_members_are_left_out_and_counted_and_a_missing_actor_is_not_waited_for() -> None:

@@ -32,7 +32,8 @@ ALGORITHM = dqn.make(CONFIG, EXPERIMENT, SPEC)
 LAYOUTS = make_layouts(ALGORITHM, SPEC, EXPERIMENT, ROWS)
 EXPERIENCE = ALGORITHM.experience
 SHAPES = make_replay_layouts(EXPERIENCE, LAYOUTS)
-ALONE = Share(fragments=1, starts=1, ahead=1, updates=2, rows=8)
+STEPS = LENGTH * ROWS
+ALONE = Share(steps=STEPS, starts=STEPS, ahead=1, updates=2, rows=8)
 
 
 class Shard:
@@ -45,8 +46,10 @@ class Shard:
         self.server = stack.enter_context(closing(transport.inference_server(*schemas)))
         self.books, self.share = Books(None), share
         key = jax.random.key(index)
+        self.beaten = threading.Event()
+        streams = self.receiver, self.server
         self.worker = ReplayWorker(
-            EXPERIENCE, LAYOUTS, SHAPES, self.receiver, self.server, self.books, share, key, life=7
+            EXPERIENCE, LAYOUTS, SHAPES, *streams, self.books, share, key, life=7, beat=lambda _: self.beaten.set()
         )
         sender = transport.sample_sender(self.receiver.endpoint, LAYOUTS.record.schema, SenderId(index, 0), credits=1)
         self.sender = stack.enter_context(closing(sender))
@@ -55,20 +58,22 @@ class Shard:
         self.client = stack.enter_context(closing(client))
         self.sent = self.steps = 0
 
-    def send(self, reward: float, timeout: float = LIMIT_S, episode: tuple[float, int] | None = None) -> bool:
-        """A fragment without ends; False if there was no credit for it in time."""
+    def send(
+        self, reward: float, timeout: float = LIMIT_S, episode: tuple[float, int] | None = None, resets: int = 0
+    ) -> bool:
+        """A fragment without ends, some of its rows resets; False if there was no credit for it in time."""
         buffer = self.sender.acquire(timeout)
         if buffer is None:
             return False
         for array in buffer.arrays:
             array[...] = 0
         record: Record = LAYOUTS.record.tree(buffer.arrays)
-        record.fragment.valid[...] = True
+        record.fragment.valid[...] = np.arange(STEPS).reshape(LENGTH, ROWS) >= resets
         record.fragment.reward[...] = reward
         if episode is not None:
             record.episodes.returns[0, 0], record.episodes.lengths[0, 0] = episode
-        self.steps += LENGTH * ROWS
-        header = FragmentHeader("main", 0, self.sent, Version(0, 0), LENGTH * ROWS, self.steps)
+        self.steps += STEPS - resets
+        header = FragmentHeader("main", 0, self.sent, Version(0, 0), STEPS - resets, self.steps)
         self.sent += 1
         self.sender.commit(buffer, header)
         return True
@@ -126,7 +131,7 @@ def test_steps_are_booked_when_they_are_taken_in_and_told_with_the_next_rows() -
 
 
 def test_rows_are_held_back_until_there_are_fragments_enough() -> None:
-    with shards(replace(ALONE, starts=2)) as [shard]:
+    with shards(replace(ALONE, starts=2 * STEPS)) as [shard]:
         shard.send(1.0)
         shard.ask()
         assert shard.reply(0.3) is None
@@ -134,6 +139,24 @@ def test_rows_are_held_back_until_there_are_fragments_enough() -> None:
         assert shard.reply() is not None
         shard.ask()
         assert shard.reply(0.3) is None, "the second round has a fragment to wait for"
+
+
+def test_reset_rows_are_no_steps_that_rows_are_drawn_for() -> None:
+    with shards(ALONE) as [shard]:
+        shard.send(1.0, resets=STEPS // 2)
+        shard.ask()
+        assert shard.reply(0.3) is None, "half of its rows are no steps"
+        shard.send(1.0, resets=STEPS // 2)
+        assert shard.reply() is not None
+
+
+def test_it_shows_that_it_is_alive_while_a_request_waits_for_fragments() -> None:
+    with shards(ALONE) as [shard]:
+        shard.ask()
+        for _ in range(2):
+            shard.beaten.clear()
+            assert shard.beaten.wait(LIMIT_S)
+        assert shard.reply(0.0) is None
 
 
 def test_fragments_are_held_back_until_rows_were_drawn_for_those_before() -> None:
@@ -147,7 +170,7 @@ def test_fragments_are_held_back_until_rows_were_drawn_for_those_before() -> Non
 
 
 def test_a_row_that_was_judged_is_drawn_as_often_as_its_priority_says() -> None:
-    with shards(replace(ALONE, fragments=0, starts=2)) as [shard]:  # two fragments, and as many rounds as we like
+    with shards(replace(ALONE, steps=0, starts=2 * STEPS)) as [shard]:  # two fragments, and as many rounds as we like
         shard.send(1.0)
         shard.send(2.0)
         given = shard.draw()

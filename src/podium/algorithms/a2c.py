@@ -6,34 +6,25 @@ RMSProp: its step sizes carry over to PPO and back.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from podium.algorithms import minibatches
+from podium.algorithms import policy as policies
 from podium.algorithms.advantages import Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import add_up
+from podium.algorithms.descent import COARSE_ADAM, Part, anneal, clip, descend
+from podium.algorithms.policy import Params, Policy, normalize
 from podium.core.algorithm_configs import A2CConfig
 from podium.core.config import Experiment
-from podium.core.errors import ConfigError
-from podium.core.specs import Box, EnvSpec
-from podium.core.types import ActInput, Fragment, Tree
-from podium.networks import network as networks
-from podium.networks.network import Network
-from podium.ops import distributions, statistics
-
-ADAM = optax.scale_by_adam(eps=1e-5)
-
-
-class Params(NamedTuple):
-    """What actors need: the network, the Gaussian's width, and the observation normaliser."""
-
-    network: Tree
-    log_std: jax.Array | None
-    observations: statistics.RunningStatistics | None
+from podium.core.specs import EnvSpec
+from podium.core.types import Fragment, Tree
+from podium.ops import statistics
+from podium.ops.blank import blank
 
 
 class TrainState(NamedTuple):
@@ -64,16 +55,14 @@ def make(config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
 
 def make_with(estimate: Estimator, config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """The same with another estimator of advantages."""
-    if config.squash and not (isinstance(spec.action, Box) and spec.action.is_bounded):
-        raise ConfigError("algorithm.squash = true: needs continuous actions with finite bounds; use false here")
-    network = networks.make(experiment.network, spec, distributions.num_outputs(spec.action))
-    a2c = A2C(config, experiment, spec, network, estimate)
+    policy = policies.make(config, experiment, spec)
+    a2c = A2C(config, experiment, policy, estimate)
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
         init=a2c.init,
         params=lambda state: state.params,
-        memory=lambda params, batch: network.memory(batch),
-        act=a2c.act,
+        memory=lambda params, batch: policy.network.memory(batch),
+        act=policy.act,
         update=a2c.update,
     )
 
@@ -84,31 +73,18 @@ class A2C:
 
     config: A2CConfig
     experiment: Experiment
-    spec: EnvSpec
-    network: Network
+    policy: Policy
     estimate: Estimator
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
-        log_std = jnp.full(spec.action.size, self.config.log_std, jnp.float32) if isinstance(spec.action, Box) else None
-        observations = statistics.init(spec.observation) if self.config.normalize_observations else None
-        params = Params(self.network.init(key), log_std, observations)
+        params = self.policy.init(key)
         return TrainState(
             params=params,
-            optimizer=ADAM.init(_trained(params)),
+            optimizer=COARSE_ADAM.init(_trained(params)),
             returns=statistics.init(jnp.zeros(())),
             steps=jnp.zeros(()),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
-
-    def distribution(self, params: Params, outputs: jax.Array, mask: jax.Array | None) -> Any:
-        return distributions.make(self.spec.action, outputs, params.log_std, mask, self.config.squash)
-
-    def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
-        obs = jax.tree.map(lambda x: x[None], _normalize(params, inputs.obs))
-        outputs, _, memory = self.network.apply(params.network, memory, obs, inputs.first[None])
-        policy = self.distribution(params, outputs[0], inputs.mask)
-        action = policy.mode() if greedy else policy.sample(inputs.key)
-        return action, {"log_prob": policy.log_prob(action)}, memory
 
     def update(self, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None = None) -> tuple:
         # Rewards are scaled by statistics that know them; observations by those that the actors used.
@@ -121,10 +97,9 @@ class A2C:
             return jax.grad(self.loss, has_aux=True)(params, state, rows)
 
         gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.chunk), axis)
-        shrink = jnp.minimum(1.0, state.hyper["max_grad_norm"] / (optax.tree.norm(gradient) + 1e-6))
-        step, optimizer = ADAM.update(jax.tree.map(lambda g: shrink * g, gradient), state.optimizer)
-        rate = self.learning_rate(state)
-        params = state.params._replace(**jax.tree.map(lambda p, s: p - rate * s, params, step))
+        gradient, rate = clip(gradient, state.hyper["max_grad_norm"]), self.learning_rate(state)
+        trained, optimizer = descend(Part(params, state.optimizer), gradient, rate, COARSE_ADAM)
+        params = state.params._replace(**trained)
         if params.observations is not None:
             seen = jax.tree.map(lambda x: x[:-1], batch.obs)
             params = params._replace(observations=statistics.update(params.observations, seen, batch.valid, axis))
@@ -134,14 +109,12 @@ class A2C:
     @property
     def chunk(self) -> int:
         """Steps whose activations stay in a CPU's cache while their gradient is computed."""
-        pixels = any(part.is_image for part in jax.tree.leaves(self.spec.observation))
+        pixels = any(part.is_image for part in jax.tree.leaves(self.policy.spec.observation))
         return 64 if pixels else 4096
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        rate = state.hyper["learning_rate"]
-        if self.config.schedule == "linear":
-            rate = rate * jnp.maximum(0.0, 1 - state.steps / self.experiment.limits.total_steps)
-        return rate
+        progress = state.steps / self.experiment.limits.total_steps
+        return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def prepare(self, state: TrainState, batch: Fragment) -> Fragment:
         """The fragment as the loss takes it. What nobody may look at is 0 in it: it might be NaN, and 0 times that too.
@@ -151,10 +124,10 @@ class A2C:
         unseen = jnp.concatenate([jnp.zeros_like(batch.terminated[:1]), batch.terminated])
         reward = statistics.scale(state.returns, batch.reward) if self.config.normalize_rewards else batch.reward
         return batch._replace(
-            obs=_blank(unseen, _normalize(state.params, batch.obs)),
-            action=_blank(~batch.valid, batch.action),
-            reward=_blank(~batch.valid, reward),
-            extras={"log_prob": _blank(~batch.valid, batch.extras["log_prob"])},
+            obs=blank(unseen, normalize(state.params, batch.obs)),
+            action=blank(~batch.valid, batch.action),
+            reward=blank(~batch.valid, reward),
+            extras={"log_prob": blank(~batch.valid, batch.extras["log_prob"])},
             memory=jax.tree.map(lambda m: m[None], batch.memory),
         )
 
@@ -162,8 +135,8 @@ class A2C:
         """The loss of these rows and what to report of them, all as parts of sums."""
         params, batch, hyper = state.params._replace(**trained), rows.fragment, state.hyper
         memory = jax.tree.map(lambda m: m[0], batch.memory)
-        outputs, value, _ = self.network.apply(params.network, memory, batch.obs, batch.first)
-        policy = self.distribution(params, outputs[:-1], None if batch.mask is None else batch.mask[:-1])
+        outputs, value, _ = self.policy.network.apply(params.network, memory, batch.obs, batch.first)
+        policy = self.policy.distribution(params, outputs[:-1], None if batch.mask is None else batch.mask[:-1])
         log_prob = policy.log_prob(batch.action)
         log_ratio = log_prob - batch.extras["log_prob"]
         found = jax.lax.stop_gradient(self.estimate(hyper, batch, value, log_ratio))
@@ -191,12 +164,3 @@ def _report(sums: dict) -> dict[str, jax.Array]:
 def _trained(params: Params) -> dict[str, Tree]:
     """What gradients change."""
     return {"network": params.network, "log_std": params.log_std}
-
-
-def _normalize(params: Params, obs: Tree) -> Tree:
-    return obs if params.observations is None else statistics.normalize(params.observations, obs)
-
-
-def _blank(flags: jax.Array, tree: Tree) -> Tree:
-    """0 where flags [T, B] are set, in each leaf [T, B, ...]."""
-    return jax.tree.map(lambda x: jnp.where(flags.reshape(*flags.shape, *(1,) * (x.ndim - 2)), 0, x), tree)

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.off_policy import ActionBox, Part
+from podium.algorithms.descent import Part, descend, start
+from podium.algorithms.off_policy import ActionBox
 from podium.core.algorithm_configs import DDPGConfig
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
@@ -73,8 +74,8 @@ class DDPG:
         policy_key, critics_key = jax.random.split(key)
         policy, critics = self.policy.init(policy_key), self.critics.init(critics_key)
         return TrainState(
-            policy=off_policy.start(policy),
-            critics=off_policy.start(critics),
+            policy=start(policy),
+            critics=start(critics),
             # Copies: an array that is in a state twice cannot be given away to be changed in place.
             target_policy=jax.tree.map(jnp.copy, policy),
             target_critics=jax.tree.map(jnp.copy, critics),
@@ -126,7 +127,7 @@ class DDPG:
             return -jnp.sum(share * value)
 
         policy_loss, gradient = add_up(jax.value_and_grad(loss)(state.policy.params), axis)
-        policy = off_policy.descend(state.policy, gradient, state.hyper["learning_rate"])
+        policy = descend(state.policy, gradient, state.hyper["learning_rate"])
         tau = state.hyper["tau"]
         return state._replace(
             policy=policy,

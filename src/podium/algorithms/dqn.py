@@ -14,7 +14,7 @@ import optax
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.off_policy import Part
+from podium.algorithms.descent import ADAM, Part, anneal, clip, descend
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -23,6 +23,7 @@ from podium.core.types import ActInput, Fragment, Tree
 from podium.networks import q_values
 from podium.networks.q_values import QNetwork
 from podium.ops import keys
+from podium.ops.blank import blank
 from podium.ops.distributions import ILLEGAL
 from podium.ops.returns import n_step_returns
 
@@ -89,7 +90,7 @@ class DQN:
         return TrainState(
             network=network,
             target=jax.tree.map(jnp.copy, network),  # not the same buffers: a state is changed in place
-            optimizer=off_policy.ADAM.init(network),
+            optimizer=ADAM.init(network),
             updates=jnp.zeros((), jnp.int32),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
@@ -105,11 +106,8 @@ class DQN:
         return config.epsilon_start + jnp.minimum(1.0, passed) * (config.epsilon_end - config.epsilon_start)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        rate = state.hyper["learning_rate"]
-        if self.config.schedule == "linear":
-            steps = self.config.learning_starts + state.updates / self.config.update_ratio
-            rate = rate * jnp.maximum(0.0, 1 - steps / self.experiment.limits.total_steps)
-        return rate
+        steps = self.config.learning_starts + state.updates / self.config.update_ratio
+        return anneal(state.hyper["learning_rate"], self.config.schedule, steps / self.experiment.limits.total_steps)
 
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
         obs = jax.tree.map(lambda x: x[None], inputs.obs)
@@ -145,7 +143,7 @@ class DQN:
     def errors_of_steps(self, network: Tree, state: TrainState, rows: Transitions, weight: jax.Array) -> Errors:
         """Of single steps [b], each with the n that follow it."""
         # What must be left out is so from the start: a gradient times 0 would still be NaN where a row is.
-        obs = jax.tree.map(lambda x: jnp.where(like(weight > 0, x), x, 0), rows.obs)
+        obs = blank(weight == 0, rows.obs)
         q = chosen(self.q(network, obs), rows.action)
         future = self.value(self.q(network, rows.next_obs), self.q(state.target, rows.next_obs), rows.next_mask)
         discounts = state.hyper["gamma"] ** jnp.arange(rows.rewards.shape[1])
@@ -155,28 +153,30 @@ class DQN:
         return Errors(error, q, weight, jnp.abs(error))
 
     def errors_of_sequences(self, network: Tree, state: TrainState, rows: Fragment, weight: jax.Array) -> Errors:
-        """Of all steps [t, b] of sequences that come after the burn-in."""
-        skip = self.config.burn_in
+        """Of all steps [T, b] of sequences whose memory is known: by burn-in, or because their episode began here."""
         rows = without_last_words(rows, weight)
         q = self.unroll(network, rows)
-        mask = None if rows.mask is None else rows.mask[skip:]
-        value = self.value(q, self.unroll(state.target, rows), mask)
-        reward, terminated, truncated = rows.reward[skip:], rows.terminated[skip:], rows.truncated[skip:]
-        target = n_step_returns(reward, value, terminated, truncated, state.hyper["gamma"], self.config.n_step)
-        weight = jnp.where(rows.valid[skip:], weight, 0.0)
-        q = chosen(q[:-1], rows.action[skip:])
+        value = self.value(q, self.unroll(state.target, rows), rows.mask)
+        ends = rows.terminated, rows.truncated
+        target = n_step_returns(rows.reward, value, *ends, state.hyper["gamma"], self.config.n_step)
+        began = jax.lax.cummax(rows.first[:-1].astype(jnp.int32), axis=0) > 0
+        known = began | (jnp.arange(len(began)) >= self.config.burn_in)[:, None]
+        weight = jnp.where(rows.valid & known, weight, 0.0)
+        q = chosen(q[:-1], rows.action)
         error = jnp.where(weight > 0, jax.lax.stop_gradient(target) - q, 0.0)
         size, count = jnp.abs(error), jnp.maximum(1, jnp.sum(weight > 0, axis=0))
         priority = MOST * jnp.max(size, axis=0) + (1 - MOST) * jnp.sum(size, axis=0) / count
         return Errors(error, q, weight, priority)
 
     def unroll(self, network: Tree, rows: Fragment) -> jax.Array:
-        """Q-values [T + 1 - burn_in, b, n], with gradients through no step of the burn-in."""
-        skip, memory = self.config.burn_in, rows.memory
-        if skip:
-            before = jax.tree.map(lambda x: x[:skip], rows.obs)
-            _, memory = jax.lax.stop_gradient(self.network.apply(network, memory, before, rows.first[:skip]))
-        return self.network.apply(network, memory, jax.tree.map(lambda x: x[skip:], rows.obs), rows.first[skip:])[0]
+        """Q-values [T + 1, b, n]; later ones have no gradients through the burn-in."""
+        skip, memory, parts = self.config.burn_in, rows.memory, []
+        for part in (slice(skip), slice(skip, None)) if skip else (slice(None),):
+            obs = jax.tree.map(lambda x, part=part: x[part], rows.obs)
+            q, memory = self.network.apply(network, memory, obs, rows.first[part])
+            memory = jax.lax.stop_gradient(memory)
+            parts.append(q)
+        return jnp.concatenate(parts)
 
     def q(self, network: Tree, obs: Tree) -> jax.Array:
         """Q-values [b, n] of observations that no memory belongs to."""
@@ -191,10 +191,8 @@ class DQN:
 
     def descend(self, state: TrainState, gradient: Tree) -> TrainState:
         """A step of Adam against the gradient, scaled down to the largest norm allowed; the target follows."""
-        hyper = state.hyper
-        shrink = jnp.minimum(1.0, hyper["max_grad_norm"] / (optax.tree.norm(gradient) + 1e-6))
-        part, gradient = Part(state.network, state.optimizer), jax.tree.map(lambda g: shrink * g, gradient)
-        network, optimizer = off_policy.descend(part, gradient, self.learning_rate(state))
+        hyper, part = state.hyper, Part(state.network, state.optimizer)
+        network, optimizer = descend(part, clip(gradient, hyper["max_grad_norm"]), self.learning_rate(state))
         target = off_policy.track(state.target, network, hyper["tau"])
         return state._replace(network=network, target=target, optimizer=optimizer, updates=state.updates + 1)
 
@@ -227,10 +225,4 @@ def without_last_words(rows: Fragment, weight: jax.Array) -> Fragment:
     """
     nothing = weight == 0
     over = jnp.concatenate([~rows.valid[:1], rows.terminated]) | nothing
-    obs = jax.tree.map(lambda x: jnp.where(like(over, x), 0, x), rows.obs)
-    return rows._replace(obs=obs, memory=jax.tree.map(lambda m: jnp.where(like(nothing, m), 0, m), rows.memory))
-
-
-def like(flags: jax.Array, x: jax.Array) -> jax.Array:
-    """Flags with as many axes as x, which they are the first ones of."""
-    return flags.reshape(*flags.shape, *(1,) * (x.ndim - flags.ndim))
+    return rows._replace(obs=blank(over, rows.obs), memory=blank(nothing, rows.memory))

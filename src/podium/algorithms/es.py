@@ -16,6 +16,7 @@ import optax
 from podium.algorithms import collectives
 from podium.algorithms.algorithm import Algorithm, Members, Played
 from podium.algorithms.collectives import add_up
+from podium.algorithms.descent import ADAM
 from podium.core.algorithm_configs import ESConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -26,8 +27,6 @@ from podium.networks.network import Network
 from podium.ops import distributions, keys, statistics
 from podium.ops.noise_table import NoiseTable, weighted_sum
 from podium.ops.ranks import centered_ranks
-
-ADAM = optax.scale_by_adam()
 
 
 class Params(NamedTuple):

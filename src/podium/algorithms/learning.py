@@ -20,6 +20,8 @@ from podium.core.errors import ConfigError
 from podium.core.types import Fragment, Tree
 
 GRADIENT_UPDATES = "gradient_updates"
+ROUNDING = 1e-3
+"""Of an update, by which ten tenths may be short of one."""
 
 
 def init(algorithm: Algorithm, fragment: Fragment, devices: int = 1) -> Tree:
@@ -40,9 +42,13 @@ def learn(
     assert isinstance(experience, Replay), "members are not fragments"
     store = replay.add(experience, store, fragment)
     devices = 1 if axis is None else jax.lax.axis_size(axis)
-    count = updates_per_fragment(experience, fragment.valid.size * devices)
+    most = updates_per_fragment(experience, fragment.valid.size * devices)
     enough = add_up(store.steps, axis) >= experience.starts
-    return _update_from(store, algorithm, train, key, count, enough, axis)
+    # Steps count, reset rows do not: what they leave of an update is kept for the next fragment.
+    asked = experience.ratio * add_up(jnp.sum(fragment.valid), axis)
+    owed = store.owed + jnp.where(enough, asked, 0.0)
+    turns = jnp.minimum(jnp.floor(owed + ROUNDING).astype(jnp.int32), most)
+    return _update_from(store._replace(owed=owed - turns), algorithm, train, key, most, turns, axis)
 
 
 def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updates_per_fragment(experience: Replay, rows: int) -> int:
-    """Updates after each fragment of so many rows (T x B).
+    """Updates after each fragment of so many rows (T x B), if every row is a step.
 
     >>> updates_per_fragment(Replay(8, 0.99, batch_size=1, capacity=100, starts=0, ratio=0.5), rows=32)
     16
@@ -72,18 +78,18 @@ def _update_from(
     algorithm: Algorithm,
     train: Tree,
     key: jax.Array,
-    count: int,
-    enough: jax.Array,
+    most: int,
+    turns: jax.Array,
     axis: str | None,
 ) -> tuple[Tree, Tree, dict[str, jax.Array]]:
-    """So many updates, each of rows drawn anew, or none where there is not enough to draw from."""
+    """So many updates, and never more than `most`, each of rows drawn anew."""
     experience = algorithm.experience
     assert isinstance(experience, Replay)
     devices = 1 if axis is None else jax.lax.axis_size(axis)
     if experience.batch_size % devices:
         raise ConfigError(f"algorithm.batch_size = {experience.batch_size}: must be a multiple of {devices} device(s)")
     key = key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
-    keys = jax.random.split(key, (count, 2))
+    keys = jax.random.split(key, (most, 2))
 
     def update(train: Tree, tree: Tree, top: jax.Array, number: jax.Array) -> tuple:
         buffer = store._replace(tree=tree, top=top)
@@ -98,11 +104,10 @@ def _update_from(
         *after, metrics = update(train, tree, top, number)
         return *after, jax.tree.map(jnp.add, sums, metrics)
 
-    # A loop of no turns where there is not enough, and the fragments outside of it: a branch, or a loop that returned
-    # them, would copy the buffer.
+    # The fragments are outside of the loop, which has no turns where there is not enough: a branch, or a loop that
+    # returned them, would copy the buffer.
     shapes = jax.eval_shape(update, train, store.tree, store.top, jnp.int32(0))[-1]
     sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    turns = jnp.where(enough, count, 0)
     train, tree, top, sums = jax.lax.fori_loop(0, turns, add_update, (train, store.tree, store.top, sums))
-    metrics = {name: total / count for name, total in sums.items()}
+    metrics = {name: total / jnp.maximum(turns, 1) for name, total in sums.items()}
     return train, store._replace(tree=tree, top=top), metrics | {GRADIENT_UPDATES: turns}

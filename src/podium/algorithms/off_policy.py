@@ -8,29 +8,20 @@ targets = track(targets, critics.params, tau)
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from podium.algorithms.algorithm import Drawn, Replay, Transitions
 from podium.algorithms.collectives import add_up
+from podium.algorithms.descent import Part, descend
 from podium.core.algorithm_configs import OffPolicyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Box, EnvSpec
 from podium.core.types import Tree
 from podium.ops import keys
-
-ADAM = optax.scale_by_adam()
-
-
-class Part(NamedTuple):
-    """Parameters that are trained together, and the optimizer's state for them."""
-
-    params: Tree
-    optimizer: optax.OptState
+from podium.ops.blank import blank
 
 
 @dataclass(frozen=True)
@@ -102,13 +93,9 @@ def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, jax.Array]:
     Rows of weight 0 hold zeros then: whatever they held, NaN too, is out of every product.
     """
     counts = drawn.weight > 0
-
-    def clean(x: jax.Array) -> jax.Array:
-        return jnp.where(counts.reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
-
     assert isinstance(drawn.rows, Transitions)
     total = add_up(jnp.sum(counts, dtype=jnp.float32), axis)
-    return jax.tree.map(clean, drawn.rows), jnp.where(counts, drawn.weight, 0.0) / jnp.maximum(total, 1.0)
+    return blank(~counts, drawn.rows), jnp.where(counts, drawn.weight, 0.0) / jnp.maximum(total, 1.0)
 
 
 def regress(
@@ -130,17 +117,6 @@ def regress(
     gradient, (metrics, priorities) = jax.grad(loss, has_aux=True)(critics.params)
     gradient, metrics = add_up((gradient, metrics), axis)
     return descend(critics, gradient, rate), metrics, priorities
-
-
-def start(params: Tree) -> Part:
-    """Parameters that Adam has not moved yet."""
-    return Part(params, ADAM.init(params))
-
-
-def descend(part: Part, gradient: Tree, rate: jax.Array) -> Part:
-    """A step of Adam against the gradient."""
-    step, optimizer = ADAM.update(gradient, part.optimizer)
-    return Part(jax.tree.map(lambda p, s: p - rate * s, part.params, step), optimizer)
 
 
 def track(target: Tree, params: Tree, tau: jax.Array) -> Tree:

@@ -12,28 +12,21 @@ import jax.numpy as jnp
 import optax
 
 from podium.algorithms import collectives, minibatches
+from podium.algorithms import policy as policies
 from podium.algorithms.advantages import Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import ROWS_PER_CORE, add_up
+from podium.algorithms.descent import COARSE_ADAM, Part, anneal, clip, descend
+from podium.algorithms.policy import Params, Policy, normalize
 from podium.algorithms.steps import Steps, explained_variance, to_items, to_rows, weigh
 from podium.core.algorithm_configs import PPOConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
-from podium.core.specs import Box, EnvSpec
-from podium.core.types import ActInput, Fragment, Tree
-from podium.networks import network as networks
+from podium.core.specs import EnvSpec
+from podium.core.types import Fragment, Tree
 from podium.networks.network import Network
-from podium.ops import distributions, statistics
-
-ADAM = optax.scale_by_adam(eps=1e-5)
-
-
-class Params(NamedTuple):
-    """What actors need: the network, the Gaussian's width, and the observation normaliser."""
-
-    network: Tree
-    log_std: jax.Array | None
-    observations: statistics.RunningStatistics | None
+from podium.ops import statistics
+from podium.ops.blank import blank
 
 
 class TrainState(NamedTuple):
@@ -47,13 +40,6 @@ class TrainState(NamedTuple):
     hyper: dict[str, jax.Array]
 
 
-class Part(NamedTuple):
-    """Parameters that are trained together, and the optimizer's state for them."""
-
-    params: Tree
-    optimizer: optax.OptState
-
-
 def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """PPO for one environment spec."""
     return make_with(by_gae, config, experiment, spec)
@@ -61,23 +47,17 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
 
 def make_with(estimate: Estimator, config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """The same with another estimator of advantages: APPO."""
-    network = make_network(experiment, spec)
-    ppo = PPO(config, experiment, spec, network, estimate)
-    _check(config, experiment, spec, ppo.recurrent)
-    _check_parts(config, network)
+    policy = policies.make(config, experiment, spec)
+    ppo = PPO(config, experiment, policy, estimate)
+    _check(config, experiment, policy.network, ppo.recurrent)
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
         init=ppo.init,
         params=lambda state: state.params,
-        memory=lambda params, batch: network.memory(batch),
-        act=ppo.act,
+        memory=lambda params, batch: policy.network.memory(batch),
+        act=policy.act,
         update=ppo.update,
     )
-
-
-def make_network(experiment: Experiment, spec: EnvSpec) -> Network:
-    """The experiment's network, with as many policy outputs as the actions' distribution takes."""
-    return networks.make(experiment.network, spec, distributions.num_outputs(spec.action))
 
 
 def trains_apart(config: PPOConfig, network: Network) -> bool:
@@ -91,9 +71,12 @@ class PPO:
 
     config: PPOConfig
     experiment: Experiment
-    spec: EnvSpec
-    network: Network
+    policy: Policy
     estimate: Estimator
+
+    @property
+    def network(self) -> Network:
+        return self.policy.network
 
     @property
     def recurrent(self) -> bool:
@@ -105,12 +88,10 @@ class PPO:
         return self.network.separate and self.config.grad_norm_of == "each"
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
-        log_std = jnp.full(spec.action.size, self.config.log_std, jnp.float32) if isinstance(spec.action, Box) else None
-        observations = statistics.init(spec.observation) if self.config.normalize_observations else None
-        params = Params(self.network.init(key), log_std, observations)
+        params = self.policy.init(key)
         return TrainState(
             params=params,
-            optimizer={name: ADAM.init(part) for name, part in self.split(params).items()},
+            optimizer={name: COARSE_ADAM.init(part) for name, part in self.split(params).items()},
             returns=statistics.init(jnp.zeros(())),
             kl_coef=jnp.ones(()),
             steps=jnp.zeros(()),
@@ -132,17 +113,6 @@ class PPO:
         network = {name: parts[name]["network"] for name in ("policy", "value")}
         return params._replace(network=network, log_std=parts["policy"]["log_std"])
 
-    def distribution(self, params: Params, outputs: jax.Array, mask: jax.Array | None) -> Any:
-        return distributions.make(self.spec.action, outputs, params.log_std, mask, self.config.squash)
-
-    def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
-        obs = jax.tree.map(lambda x: x[None], _normalize(params, inputs.obs))
-        outputs, _, memory = self.network.apply(params.network, memory, obs, inputs.first[None])
-        policy = self.distribution(params, outputs[0], inputs.mask)
-        action = policy.mode() if greedy else policy.sample(inputs.key)
-        # Of the action as the learner will see it: a squashed one on its bound has lost digits on both sides.
-        return action, {"log_prob": policy.log_prob(action)}, memory
-
     def update(self, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None = None) -> tuple:
         # Rewards are scaled by statistics that know them; observations by those that the actors used, so
         # that the first ratio is 1.
@@ -154,23 +124,24 @@ class PPO:
         metrics["loss"] = metrics["policy_loss"] + value_loss - bonus
         metrics["explained_variance"] = explained_variance(rows, axis)
         metrics["learning_rate"] = self.learning_rate(state)
-        if self.config.objective == "adaptive_kl":
-            metrics["kl_coef"] = state.kl_coef
         params = self.join(state.params, {name: part.params for name, part in parts.items()})
+        if self.config.objective == "adaptive_kl":
+            metrics |= {"kl": self.divergence(state, params, rows, axis), "kl_coef": state.kl_coef}
         state = state._replace(params=params, optimizer={name: part.optimizer for name, part in parts.items()})
         return self.finish(state, batch, metrics, axis), metrics, ()
 
     def prepare(self, state: TrainState, batch: Fragment) -> Steps:
         """Advantages and value targets of the whole fragment, with the parameters of the update's start."""
-        obs = _normalize(state.params, batch.obs)
+        obs = normalize(state.params, batch.obs)
         outputs, value, _ = self.network.apply(state.params.network, batch.memory, obs, batch.first)
         reward = statistics.scale(state.returns, batch.reward) if self.config.normalize_rewards else batch.reward
         mask = None if batch.mask is None else batch.mask[:-1]
-        log_prob = self.distribution(state.params, outputs[:-1], mask).log_prob(batch.action)
+        log_prob = self.policy.distribution(state.params, outputs[:-1], mask).log_prob(batch.action)
         log_ratio = log_prob - batch.extras["log_prob"]
         found = self.estimate(state.hyper, batch._replace(reward=reward), value, log_ratio)
+        resets = batch.first[1:]  # rows whose observation is the final one of an episode, and may be NaN
         return Steps(
-            obs=jax.tree.map(lambda x: x[:-1], obs),
+            obs=blank(resets, jax.tree.map(lambda x: x[:-1], obs)),
             first=batch.first[:-1],
             mask=mask,
             action=batch.action,
@@ -247,16 +218,11 @@ class PPO:
 
     def descend(self, part: Part, gradient: Tree, start: TrainState) -> Part:
         """A step of Adam against the gradient, which is first scaled down to the largest norm allowed."""
-        shrink = jnp.minimum(1.0, start.hyper["max_grad_norm"] / (optax.tree.norm(gradient) + 1e-6))
-        step, optimizer = ADAM.update(jax.tree.map(lambda g: shrink * g, gradient), part.optimizer)
-        rate = self.learning_rate(start)
-        return Part(jax.tree.map(lambda p, s: p - rate * s, part.params, step), optimizer)
+        return descend(part, clip(gradient, start.hyper["max_grad_norm"]), self.learning_rate(start), COARSE_ADAM)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        rate = state.hyper["learning_rate"]
-        if self.config.schedule == "linear":
-            rate = rate * jnp.maximum(0.0, 1 - state.steps / self.experiment.limits.total_steps)
-        return rate
+        progress = state.steps / self.experiment.limits.total_steps
+        return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def loss(self, parts: dict[str, Tree], start: TrainState, rows: Steps) -> tuple[jax.Array, dict]:
         """The loss of weighed rows [T, b] and what to report of them. A part alone has the terms that depend on it."""
@@ -265,7 +231,7 @@ class PPO:
         outputs, value, _ = self.network.apply(params.network, memory, rows.obs, rows.first)
         total, metrics = jnp.zeros(()), {}
         if parts.keys() != {"value"}:
-            loss, reported = self.policy_terms(self.distribution(params, outputs, rows.mask), start, rows)
+            loss, reported = self.policy_terms(self.policy.distribution(params, outputs, rows.mask), start, rows)
             total, metrics = total + loss, metrics | reported
         if parts.keys() != {"policy"}:
             value_loss = self.value_loss(value, rows)
@@ -281,7 +247,7 @@ class PPO:
             clipped = jnp.clip(ratio, 1 - hyper["clip"], 1 + hyper["clip"])
             policy_loss = -rows.mean(jnp.minimum(ratio * advantage, clipped * advantage))
         else:
-            before = self.distribution(start.params, rows.outputs, rows.mask)
+            before = self.policy.distribution(start.params, rows.outputs, rows.mask)
             policy_loss = -rows.mean(ratio * advantage) + start.kl_coef * rows.mean(before.kl(policy))
         entropy = rows.mean(policy.entropy())
         return policy_loss - hyper["entropy_coef"] * entropy, {
@@ -299,14 +265,22 @@ class PPO:
             error = jnp.maximum(error, (near - rows.target) ** 2)
         return 0.5 * rows.mean(error)
 
+    def divergence(self, start: TrainState, params: Params, rows: Steps, axis: str | None) -> jax.Array:
+        """The mean KL divergence of the policy after the update from the one before it."""
+        outputs, _, _ = self.network.apply(params.network, rows.memory, rows.obs, rows.first)
+        before = self.policy.distribution(start.params, rows.outputs, rows.mask)
+        each = jnp.where(rows.weight > 0, before.kl(self.policy.distribution(params, outputs, rows.mask)), 0)
+        return add_up(jnp.sum(each), axis) / jnp.maximum(add_up(jnp.sum(rows.weight), axis), 1)
+
     def finish(self, state: TrainState, batch: Fragment, metrics: dict, axis: str | None) -> TrainState:
         """What changes once an update: the observation statistics, the KL coefficient, the count."""
-        params, target = state.params, self.config.kl_target
+        params, coef, target = state.params, state.kl_coef, self.config.kl_target
         if params.observations is not None:
             seen = jax.tree.map(lambda x: x[:-1], batch.obs)
             params = params._replace(observations=statistics.update(params.observations, seen, batch.valid, axis))
-        kl, coef = metrics["approx_kl"], state.kl_coef
-        coef = jnp.where(kl > 1.5 * target, coef * 2, jnp.where(kl < target / 1.5, coef / 2, coef))
+        if self.config.objective == "adaptive_kl":
+            kl = metrics["kl"]
+            coef = jnp.where(kl > 1.5 * target, coef * 2, jnp.where(kl < target / 1.5, coef / 2, coef))
         steps = state.steps + add_up(jnp.sum(batch.valid), axis)
         return state._replace(params=params, kl_coef=jnp.clip(coef, 1e-4, 1e4), steps=steps)
 
@@ -315,16 +289,7 @@ METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 """What a gradient step on all parts reports."""
 
 
-def _normalize(params: Params, obs: Tree) -> Tree:
-    return obs if params.observations is None else statistics.normalize(params.observations, obs)
-
-
-def _check_parts(config: PPOConfig, network: Network) -> None:
-    if config.grad_norm_of == "each" and not network.separate:
-        raise ConfigError("algorithm.grad_norm_of = 'each': policy and value share parameters here; use all")
-
-
-def _check(config: PPOConfig, experiment: Experiment, spec: EnvSpec, recurrent: bool) -> None:
+def _check(config: PPOConfig, experiment: Experiment, network: Network, recurrent: bool) -> None:
     """Refuse what cannot work, before anything is compiled."""
     rows = experiment.steps_per_update
     if rows % config.minibatch_size:
@@ -336,5 +301,5 @@ def _check(config: PPOConfig, experiment: Experiment, spec: EnvSpec, recurrent: 
             f"algorithm.minibatch_size = {config.minibatch_size}: with a recurrent network it must be a multiple of "
             f"algorithm.fragment_length = {config.fragment_length}, since minibatches are whole sequences"
         )
-    if config.squash and not (isinstance(spec.action, Box) and spec.action.is_bounded):
-        raise ConfigError("algorithm.squash = true: needs continuous actions with finite bounds; use false here")
+    if config.grad_norm_of == "each" and not network.separate:
+        raise ConfigError("algorithm.grad_norm_of = 'each': policy and value share parameters here; use all")

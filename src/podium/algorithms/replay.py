@@ -29,6 +29,7 @@ class Buffer(NamedTuple):
     fragments: Fragment
     added: jax.Array  # fragments since the start: the next one goes to `added` % N
     steps: jax.Array  # valid steps added, counted until there are enough to start from
+    owed: jax.Array  # part of an update that the steps so far ask for beyond those that were made
     tree: Any  # of the priorities of rows, or None where all are drawn alike
     top: jax.Array  # the greatest priority so far: that of what is new
 
@@ -56,8 +57,9 @@ def init(experience: Replay, fragment: Fragment, devices: int = 1) -> Buffer:
     fragments = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), kept)
     leaves = size * rows * (1 if experience.sequences else experience.length)
     tree = sum_tree.init(leaves) if experience.priority_exponent else None
-    # Two zeros: a buffer is changed in place, where no array may be two of its parts.
-    return Buffer(fragments, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), tree, jnp.ones(()))
+    # Each has zeros of its own: a buffer is changed in place, where no array may be two of its parts.
+    added, steps, owed = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros(())
+    return Buffer(fragments, added, steps, owed, tree, jnp.ones(()))
 
 
 def add(experience: Replay, buffer: Buffer, fragment: Fragment) -> Buffer:

@@ -14,7 +14,8 @@ import numpy as np
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.off_policy import ActionBox, Part
+from podium.algorithms.descent import Part, descend, start
+from podium.algorithms.off_policy import ActionBox
 from podium.core.algorithm_configs import SACConfig
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
@@ -76,11 +77,11 @@ class SAC:
         policy_key, critics_key = jax.random.split(key)
         critics = self.critics.init(critics_key)
         return TrainState(
-            policy=off_policy.start(self.policy.init(policy_key)),
-            critics=off_policy.start(critics),
+            policy=start(self.policy.init(policy_key)),
+            critics=start(critics),
             # A copy: an array that is in a state twice cannot be given away to be changed in place.
             target_critics=jax.tree.map(jnp.copy, critics),
-            log_temperature=off_policy.start(jnp.zeros(())),
+            log_temperature=start(jnp.zeros(())),
             updates=jnp.zeros((), jnp.int32),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
@@ -125,7 +126,7 @@ class SAC:
 
         gradient, (terms, surplus) = add_up(jax.grad(loss, has_aux=True)(state.policy.params), axis)
         state = state._replace(
-            policy=off_policy.descend(state.policy, gradient, rate),
+            policy=descend(state.policy, gradient, rate),
             critics=critics,
             target_critics=off_policy.track(state.target_critics, critics.params, tau),
             log_temperature=self.adapt(state, surplus),
@@ -161,4 +162,4 @@ class SAC:
         """
         if self.config.temperature is not None:
             return state.log_temperature
-        return off_policy.descend(state.log_temperature, surplus, state.hyper["learning_rate"])
+        return descend(state.log_temperature, surplus, state.hyper["learning_rate"])

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from podium.algorithms.collectives import add_up
 from podium.core.types import Tree
+from podium.ops.blank import blank
 
 
 class Steps(NamedTuple):
@@ -25,7 +26,7 @@ class Steps(NamedTuple):
     target: jax.Array
     value: jax.Array
     outputs: Any  # of the policy before the update, for the KL penalty
-    weight: jax.Array  # 1, in a reset row 0; in a minibatch they add up to 1
+    weight: jax.Array  # 1, in a reset row and in a stale one 0; in a minibatch they add up to 1
     memory: Tree
 
     def mean(self, x: jax.Array) -> jax.Array:
@@ -38,9 +39,10 @@ def to_items(steps: Steps, recurrent: bool) -> Steps:
 
     Environments stay together, and so do the blocks of `minibatches.shuffle`.
     """
-    # What a reset row holds is left out rather than weighed by 0: a final observation may be NaN.
-    whole = jax.tree.map(lambda x: jnp.where(_like(steps.weight > 0, x), x, 0), steps._replace(memory=()))
-    items = jax.tree.map(lambda x: x.swapaxes(0, 1), whole._replace(first=steps.first))
+    # What is weighed by 0 is left out too: it may be NaN. Not so what memory is made of: a stale row has a past and a
+    # future that may be neither.
+    whole = blank(steps.weight == 0, steps._replace(memory=()))
+    items = jax.tree.map(lambda x: x.swapaxes(0, 1), whole._replace(obs=steps.obs, first=steps.first))
     if not recurrent:
         items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)
     return items._replace(memory=steps.memory)
@@ -81,8 +83,3 @@ def explained_variance(steps: Steps, axis: str | None) -> jax.Array:
         return add_up(jnp.sum(centred**2), axis) / count
 
     return 1 - variance(steps.target - steps.value) / (variance(steps.target) + 1e-8)
-
-
-def _like(flags: jax.Array, x: jax.Array) -> jax.Array:
-    """Flags [T, B] with as many axes as x [T, B, ...]."""
-    return flags.reshape(*flags.shape, *(1,) * (x.ndim - flags.ndim))

@@ -7,15 +7,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Members
+from podium.algorithms import learning, replay
+from podium.algorithms.algorithm import Fragments, Members, Replay
 from podium.core.config import TopologyConfig
 from podium.core.errors import EnvError
 from podium.core.specs import Action, Box, Discrete
@@ -23,9 +25,7 @@ from podium.envs.interface import HostEnv
 from podium.launch import training
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
 from podium.launch.plan import Plan, Transport
-from podium.protocol.memory import MemoryTransport
-from podium.protocol.schema import Version
-from podium.runs.books import Books
+from podium.ops.keys import run_key
 from podium.workers.layout import make_layouts
 from podium.workers.policies import jit_act
 
@@ -94,9 +94,9 @@ def _update(plan: Plan, act: Cost) -> Cost:
     """An update's share of one round; one that would take seconds is estimated from choosing actions, `act`."""
     length = plan.algorithm.rollouts.length
     passes = GRADIENT * getattr(plan.experiment.algorithm, "num_epochs", 1)
-    if passes * act.wall_s * length > LONG_UPDATE_S:
+    if isinstance(plan.algorithm.experience, Fragments) and passes * act.wall_s * length > LONG_UPDATE_S:
         return Cost(passes * act.wall_s, passes * act.core_s)
-    wall_s, core_s = measure_update(plan)
+    wall_s, core_s = measure_updates(plan)
     return Cost(wall_s / length, core_s / length)
 
 
@@ -127,16 +127,22 @@ def measure_act(plan: Plan, rows: int) -> Cost:
     return watch(lambda: jax.block_until_ready(act(params, request)), ACT_S)
 
 
-def measure_update(plan: Plan) -> Cost:
-    """One update, on a batch of zeros, by the learner that the run will have."""
-    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
-    state = jax.jit(lambda: training.initial_state(plan))()
-    with MemoryTransport() as transport, ExitStack() as stack:
-        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
-        publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        learner = training.make_learner(plan, layouts, state, Version(0, 0), receiver, publisher, Books(None))
-        learner.warm_up()  # compiles
-        return watch(learner.warm_up, UPDATE_S)
+def measure_updates(plan: Plan) -> Cost:
+    """What is learned from one fragment: one update, or as many as its steps ask for; on zeros."""
+    algorithm, experience, key = plan.algorithm, plan.algorithm.experience, run_key(plan.experiment.seed)
+    shapes, count = training.example(plan), 1
+    if isinstance(experience, Replay):
+        count = learning.updates_per_fragment(experience, plan.experiment.steps_per_update)
+        fragment, rows = shapes, experience.batch_size
+        shapes, _ = jax.eval_shape(
+            lambda: replay.draw(experience, replay.init(experience, fragment), key, rows)  # without the memory it takes
+        )
+    batch = jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), shapes)
+    state = jax.jit(lambda: algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper()))()
+    update = jax.jit(algorithm.update)
+    jax.block_until_ready(update(state, batch, key))  # compiles
+    once = watch(lambda: jax.block_until_ready(update(state, batch, key)), UPDATE_S)
+    return Cost(count * once.wall_s, count * once.core_s)
 
 
 def watch(call: Callable[[], object], seconds: float) -> Cost:

@@ -113,13 +113,13 @@ def make_member_actor(
     layouts: Layouts,
     slots: Sequence[MemberSlot],
     mean: Mean,
-    life: SenderId,
+    life: tuple[int, ...],
     sender: SampleSender,
     ledger: ActorLedger,
     beat: Callable[[dict[str, float]], None] = lambda metrics: None,
     follow: Callable[[], None] = lambda: None,
 ) -> MemberActor:
-    """An actor of a population. Where actors draw members by themselves, each life of one draws others."""
+    """An actor of a population. Where actors draw members by themselves, each `life` of one draws others."""
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
     staleness, num_envs = plan.experiment.topology.staleness, plan.experiment.env.num_envs
     seed = [plan.experiment.seed, *(life if staleness else ())]
@@ -197,7 +197,7 @@ class Crew:
             reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
             mean = Mean(layouts.params, self._stack.enter_context(closing(reader)))
             slots = make_member_slots(plan, layouts, index, update, incarnation=0)
-            make = partial(make_member_actor, plan, layouts, slots, mean, life)
+            make = partial(make_member_actor, plan, layouts, slots, mean, (index, update))
         else:
             slots = make_slots(plan, layouts, index, update, incarnation=0)
             make = partial(make_actor, plan, layouts, slots, self._policy(life, len(slots)))

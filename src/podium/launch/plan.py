@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 
+from podium.algorithms import policy as policies
 from podium.algorithms import ppo
 from podium.algorithms import registry as algorithms
 from podium.algorithms.algorithm import Algorithm, Members, Replay
@@ -21,6 +22,7 @@ from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations
 from podium.launch.devices import configure
+from podium.launch.memory import check_replay_fits
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.member_records import BATCHES
@@ -87,10 +89,13 @@ def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes
             devices = populations.choose_devices(experiment, experience)
         else:
             devices = _choose_devices(experiment, env.spec)
+        check_replay_fits(algorithm, env.spec, experiment, devices)
         topology = replace(topology, mode=mode, devices=devices)
         return Plan(replace(experiment, topology=topology), env, algorithm, mode, 1, 1, "memory", devices, notes)
-    actors = topology.actors or 1
+    actors = topology.actors or max(1, topology.replay_workers)
     _check_replay_workers(experiment, algorithm, actors)
+    if not topology.replay_workers:
+        check_replay_fits(algorithm, env.spec, experiment, devices=1)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
     importable = env_factory is None or _is_importable(experiment, env_factory)
     if transport != "memory" and not importable:
@@ -114,11 +119,11 @@ def _is_open(experiment: Experiment) -> bool:
     """Whether it is to be measured who steps the environments.
 
     Not with staleness 0, which is deterministic: placement by the clock would change the last bits from run to run.
-    Not if the user gave the environments processes of their own.
+    Not if the user gave the environments processes of their own, or asked for workers that actors send to.
     """
     topology = experiment.topology
     auto = topology.mode == "auto" and topology.actors is None
-    return auto and topology.staleness > 0 and experiment.env.processes == 0
+    return auto and topology.staleness > 0 and experiment.env.processes == 0 and topology.replay_workers == 0
 
 
 def draw(plan: Plan) -> str:
@@ -128,8 +133,9 @@ def draw(plan: Plan) -> str:
         program = populations.draw(experiment, experience, plan.devices)
     elif plan.mode == "fused":
         rows = f"[{experiment.algorithm.fragment_length} x {experiment.env.num_envs}]"
+        iterations = iterations_per_dispatch(experiment, plan.algorithm, plan.env.spec)
         program = [
-            f"fused   x1   {plan.devices} device(s), {iterations_per_dispatch(experiment)} iteration(s) a dispatch",
+            f"fused   x1   {plan.devices} device(s), {iterations} iteration(s) a dispatch",
             f"  collect {rows} -> update -> collect ... in one XLA program",
         ]
     else:
@@ -235,7 +241,9 @@ def _choose_devices(experiment: Experiment, spec: EnvSpec) -> int:
 def _parts(experiment: Experiment, spec: EnvSpec) -> int:
     """Into how many parts the parameters fall that devices can train one each, where that pays."""
     config = experiment.algorithm
-    if not isinstance(config, PPOConfig) or not ppo.trains_apart(config, ppo.make_network(experiment, spec)):
+    if not isinstance(config, PPOConfig):
+        return 1
+    if not ppo.trains_apart(config, policies.make(config, experiment, spec).network):
         return 1
     # They meet before and after the epochs, which takes as long as to train on some thousand rows.
     return 2 if config.num_epochs * experiment.steps_per_update >= ROWS_PER_CORE else 1

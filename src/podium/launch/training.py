@@ -50,10 +50,10 @@ def initial_state(plan: Plan) -> Tree:
         return {"train": train, "store": start_store(shards)}
     if isinstance(plan.algorithm.experience, Members):
         return {"train": train, "store": ()}
-    return {"train": train, "store": learning.init(plan.algorithm, _example(plan))}
+    return {"train": train, "store": learning.init(plan.algorithm, example(plan))}
 
 
-def _example(plan: Plan) -> Fragment:
+def example(plan: Plan) -> Fragment:
     """Shapes of what the learner eats at once."""
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.experiment.env.num_envs)
     return layouts.record.tree(layouts.record.schema.fields).fragment
@@ -153,11 +153,10 @@ def make_replay_learner(
 def make_share(plan: Plan) -> Share:
     """What each replay worker does of a plan's work."""
     topology, experience = plan.experiment.topology, plan.replay
-    fragments = plan.slots // topology.replay_workers
-    fragment = experience.length * plan.rows
+    steps = plan.experiment.steps_per_update // topology.replay_workers
     return Share(
-        fragments=fragments,
-        starts=max(fragments, -(-experience.starts // (fragment * topology.replay_workers))),
+        steps=steps,
+        starts=max(steps, -(-experience.starts // topology.replay_workers)),
         ahead=topology.staleness + 1,
         updates=learning.updates_per_fragment(experience, plan.experiment.steps_per_update),
         rows=experience.batch_size // topology.replay_workers,

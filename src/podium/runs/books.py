@@ -151,7 +151,7 @@ class Books:
     def arrive(self, booking: Booking) -> bool:
         """A fragment is here. Those of the same life that should have come before it and did not are lost.
 
-        False if it is booked already: its learner died before it gave the buffer back.
+        False if it is booked already, because its learner died before it gave the buffer back, or has come before.
         """
         with self._lock:
             return self._arrive(*booking[:4])
@@ -161,6 +161,8 @@ class Books:
         if sequence < entry.next_sequence or sequence in entry.ahead:
             return False
         expected, count = self._arrived.get(life, (entry.next_sequence, entry.produced))
+        if sequence < expected:
+            return False
         known = sum(n for i, n in entry.ahead.items() if expected <= i < sequence)
         missing = [i for i in range(expected, sequence) if i not in entry.ahead]
         if missing:

@@ -13,15 +13,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podium.algorithms import learning
-from podium.algorithms.algorithm import Algorithm
+from podium.algorithms.algorithm import Algorithm, Replay
 from podium.core.config import Experiment
+from podium.core.specs import EnvSpec
 from podium.core.types import Tree
 from podium.envs.jax_wrappers import BatchedJaxEnv
 from podium.ops.keys import run_key
 from podium.workers import rollout
 
 AXIS = "rows"
-STEPS_PER_DISPATCH = 16_384
+STEPS_PER_DISPATCH, PIXELS_PER_DISPATCH, UPDATES_PER_DISPATCH = 16_384, 1_024, 256
+"""Of vectors, of images, and updates from replay: what a core does in about a second with a network of usual size."""
 
 
 class FusedState(NamedTuple):
@@ -42,9 +44,39 @@ class Dispatched(NamedTuple):
     episodes: rollout.Episodes
 
 
-def iterations_per_dispatch(experiment: Experiment) -> int:
+def iterations_per_dispatch(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec) -> int:
     """From the configuration, never from timing: so two runs of one experiment dispatch alike."""
-    return experiment.topology.dispatch or max(1, STEPS_PER_DISPATCH // experiment.steps_per_update)
+    if experiment.topology.dispatch:
+        return experiment.topology.dispatch
+    pixels = any(part.is_image for part in jax.tree.leaves(spec.observation))
+    steps = PIXELS_PER_DISPATCH if pixels else STEPS_PER_DISPATCH
+    if isinstance(algorithm.experience, Replay):
+        steps = min(steps, int(UPDATES_PER_DISPATCH / algorithm.experience.ratio))
+    return max(1, steps // experiment.steps_per_update)
+
+
+def repeat(
+    iterate: Callable[[FusedState], tuple[FusedState, Dispatched]], most: int, state: FusedState, budget: jax.Array
+) -> tuple[FusedState, Dispatched]:
+    """Iterate until `most` times or the budget of env steps is used up; the reports, [most, ...].
+
+    A loop that ends early, not a scan with a condition in it, for which XLA would copy a replay buffer each time.
+    """
+
+    def more(carry: tuple) -> jax.Array:
+        count, _, budget, _ = carry
+        return (count < most) & (budget > 0)
+
+    def once(carry: tuple) -> tuple:
+        count, state, budget, reports = carry
+        state, report = iterate(state)
+        reports = jax.tree.map(lambda xs, x: xs.at[count].set(x), reports, report)
+        return count + 1, state, budget - report.valid, reports
+
+    _, shapes = jax.eval_shape(iterate, state)
+    reports = jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes)
+    _, state, _, reports = jax.lax.while_loop(more, once, (jnp.int32(0), state, budget, reports))
+    return state, reports
 
 
 class Fused:
@@ -115,26 +147,13 @@ class Fused:
 
     def _compile(self) -> Callable:
         sharded = len(self._devices) > 1
-        iterations = iterations_per_dispatch(self._experiment)
+        iterations = iterations_per_dispatch(self._experiment, self._algorithm, self._env.spec)
         axis = AXIS if sharded else None
 
         def dispatch(state: FusedState, key: jax.Array, budget: jax.Array) -> tuple[FusedState, Dispatched]:
-            def more(carry: tuple) -> jax.Array:
-                count, _, budget, _ = carry
-                return (count < iterations) & (budget > 0)
-
-            def iterate(carry: tuple) -> tuple:
-                count, state, budget, reports = carry
-                state, report = self._iterate(state, key, axis)
-                reports = jax.tree.map(lambda xs, x: xs.at[count].set(x), reports, report)
-                return count + 1, state, budget - report.valid, reports
-
-            # A loop that ends early, not a scan with a condition in it, and the store of this device taken out before
-            # the loop, not in it: else XLA would copy a replay buffer each time.
+            # The store of this device is taken out before the loop, not in it: else XLA would copy it each time.
             state = state._replace(store=jax.tree.map(lambda x: x[0], state.store))
-            shapes = jax.eval_shape(lambda: self._iterate(state, key, axis)[1])
-            reports = jax.tree.map(lambda s: jnp.zeros((iterations, *s.shape), s.dtype), shapes)
-            _, state, _, reports = jax.lax.while_loop(more, iterate, (jnp.int32(0), state, budget, reports))
+            state, reports = repeat(lambda state: self._iterate(state, key, axis), iterations, state, budget)
             return state._replace(store=jax.tree.map(lambda x: x[None], state.store)), reports
 
         if sharded:

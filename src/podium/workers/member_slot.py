@@ -8,11 +8,15 @@ import jax
 import numpy as np
 
 from podium.algorithms.algorithm import Members
+from podium.core.errors import EnvError
 from podium.core.types import Tree
 from podium.envs.interface import HostEnv, TimeStep
 from podium.protocol.schema import Version
 from podium.workers.layout import Layout
 from podium.workers.observing import HostTally
+
+PATIENCE = 10
+"""Times `episode_limit`, for an episode to end whose member was stopped."""
 
 
 class Member(NamedTuple):
@@ -73,6 +77,7 @@ class MemberSlot:
         self._index, self._sign = np.zeros(rows, np.int32), np.ones(rows, np.int8)
         self._plays, self._first, self._over = (np.zeros(rows, bool) for _ in range(3))
         self._returns, self._lengths = np.zeros(rows), np.zeros(rows, np.int32)
+        self._idle = np.zeros(rows, np.int32)  # steps since a member was stopped in the midst of an episode
         self._now: TimeStep | None = None
 
     @property
@@ -133,6 +138,12 @@ class MemberSlot:
             self.finished.append(Finished(member, float(self._returns[row]), int(self._lengths[row])))
         plays &= ~ended
         self._first, self._over = self._over, over
+        self._idle = np.where(plays | over | self._first, 0, self._idle + 1)
+        if self._idle.max() > (most := PATIENCE * self._members.episode_limit):
+            raise EnvError(
+                f"an episode has not ended {most:,} steps after its member was stopped (algorithm.episode_limit = "
+                f"{self._members.episode_limit}); give env.wrappers a time_limit({self._members.episode_limit})"
+            )
         return steps
 
     def unfinished(self) -> int:

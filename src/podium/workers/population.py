@@ -21,7 +21,7 @@ from podium.envs.interface import JaxEnv
 from podium.envs.jax_wrappers import clip_action, like, strong
 from podium.ops.keys import row_keys, run_key
 from podium.ops.noise_table import slices
-from podium.workers.fused import AXIS, Dispatched, Fused, FusedState
+from podium.workers.fused import AXIS, Dispatched, Fused, FusedState, repeat
 from podium.workers.observing import Tally
 from podium.workers.rollout import Episodes
 
@@ -124,20 +124,7 @@ class Population:
         axis = AXIS if sharded else None
 
         def dispatch(state: FusedState, table: jax.Array, key: jax.Array, budget: jax.Array) -> tuple:
-            def more(carry: tuple) -> jax.Array:
-                count, _, budget, _ = carry
-                return (count < iterations) & (budget > 0)
-
-            def iterate(carry: tuple) -> tuple:
-                count, state, budget, reports = carry
-                state, report = self._iterate(state, table, key, axis)
-                reports = jax.tree.map(lambda xs, x: xs.at[count].set(x), reports, report)
-                return count + 1, state, budget - report.valid, reports
-
-            shapes = jax.eval_shape(lambda: self._iterate(state, table, key, axis)[1])
-            reports = jax.tree.map(lambda s: jnp.zeros((iterations, *s.shape), s.dtype), shapes)
-            _, state, _, reports = jax.lax.while_loop(more, iterate, (jnp.int32(0), state, budget, reports))
-            return state, reports
+            return repeat(lambda state: self._iterate(state, table, key, axis), iterations, state, budget)
 
         if sharded:
             same: Any = PartitionSpec()

@@ -33,8 +33,8 @@ BEAT_S = 1.0
 class Share:
     """What one shard of several has to do, for each round of updates of the learner."""
 
-    fragments: int  # that come in a round: one of each of its slots
-    starts: int  # fragments before the first round
+    steps: int  # that belong to a round; reset rows are none
+    starts: int  # steps before the first round
     ahead: int  # rounds that actors may be ahead of the learner
     updates: int
     rows: int  # for each update
@@ -74,6 +74,7 @@ class ReplayWorker:
         self._moved = threading.Condition()  # guards the buffer and the counts
         self._episodes: deque[tuple[float, int]] = deque(maxlen=100_000)
         self._fragments = self._steps = self._rounds = 0
+        self._told = time.monotonic()
         self._waited = {"data": 0.0, "request": 0.0, "credit": 0.0}
         self._error: BaseException | None = None
 
@@ -88,16 +89,13 @@ class ReplayWorker:
         """Until `stop` is set, or a stream fails."""
         taking = threading.Thread(target=self._take_in, args=(stop,), name="take-in", daemon=True)
         taking.start()
-        beaten = time.monotonic()
         while not stop.is_set() and self._error is None:
             began = time.monotonic()
             batch = self._server.gather(self._share.updates * self._share.rows, 0.0, WAIT_S)
             self._waited["request"] += time.monotonic() - began
             if batch is not None:
                 self._answer(batch, stop)
-            if time.monotonic() - beaten > BEAT_S:
-                self._beat(self.metrics())
-                beaten = time.monotonic()
+            self._tell()
         taking.join(10.0)
         if self._error is not None:
             raise self._error
@@ -114,6 +112,12 @@ class ReplayWorker:
             "malformed": self._receiver.counters.malformed + self._server.counters.malformed,
             **{f"{what}_wait_s": seconds for what, seconds in self._waited.items()},
         }
+
+    def _tell(self) -> None:
+        """Show that it is alive, also while it waits for fragments."""
+        if time.monotonic() - self._told > BEAT_S:
+            self._beat(self.metrics())
+            self._told = time.monotonic()
 
     def _take_in(self, stop: threading.Event) -> None:
         try:
@@ -132,11 +136,11 @@ class ReplayWorker:
 
     def _may_take(self) -> bool:
         share = self._share
-        return self._fragments < share.starts + (self._rounds + share.ahead) * share.fragments
+        return self._steps < share.starts + (self._rounds + share.ahead) * share.steps
 
     def _may_give(self) -> bool:
         share = self._share
-        return self._fragments >= max(1, share.starts + self._rounds * share.fragments)
+        return self._steps >= max(1, share.starts + self._rounds * share.steps)
 
     def _take(self, received: Received) -> None:
         """Add a fragment, unless it was added by a life before this one."""
@@ -162,6 +166,7 @@ class ReplayWorker:
         with self._moved:
             self._buffer = self._judge(self._buffer, judged)
             while not self._moved.wait_for(self._may_give, WAIT_S):
+                self._tell()
                 if stop.is_set() or self._error is not None:
                     return
             drawn, index, added = jax.block_until_ready(self._draw(self._buffer, self._rounds))

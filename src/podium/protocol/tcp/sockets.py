@@ -19,7 +19,7 @@ Part = bytes | memoryview
 Outcome = Literal["sent", "full", "gone"]
 
 TICK = 0.02  # seconds after which somebody looks after a socket that its owner does not use
-ZERO_COPY = 1 << 16  # bytes from which sending the caller's memory is cheaper than copying it
+ZERO_COPY = 1 << 17  # bytes from which sending the caller's memory is cheaper than copying it
 SLACK = 1 << 10  # bytes that encryption and framing may add
 # As plain integers: arithmetic with ZeroMQ's enumerations takes longer than sending a message.
 NOBLOCK, SNDMORE, _POLLIN, _EVENTS = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN), int(zmq.EVENTS)
