@@ -1,6 +1,5 @@
 """What a learner does with a fragment when there is a replay buffer: when updates start, how many, and in place."""
 
-import inspect
 from typing import NamedTuple
 
 import jax
@@ -139,8 +138,7 @@ def test_a_fused_dispatch_changes_the_buffer_in_place_whatever_its_size():
         environment, network = EnvConfig("podium:Catch-v0", num_envs=B), NetworkConfig(hidden=(4,))
         experiment = Experiment(config, environment, network, TopologyConfig(dispatch=2))
         fused = Fused(dqn.make(config, experiment, env.spec), vectorize(env), experiment, jax.local_devices()[:1])
-        compiled = inspect.getclosurevars(fused.dispatch).nonlocals["compiled"]
-        program = compiled.lower(jax.eval_shape(fused.init), jax.random.key(0), np.int32(1)).compile()
+        program = fused._compiled.lower(jax.eval_shape(fused.init), jax.random.key(0), np.int32(1)).compile()
         assert program.memory_analysis().alias_size_in_bytes > 4 * 50 * capacity
         return program.memory_analysis().temp_size_in_bytes
 

@@ -13,6 +13,7 @@ from podium.protocol.schema import Version
 from podium.protocol.tcp.transport import TcpTransport
 from podium.workers.layout import Request
 from podium.workers.policies import Choice, InlinePolicy, Policy
+from workers.compiling import compilations
 from workers.stage import Stage
 
 
@@ -247,18 +248,8 @@ def test_after_warm_up_nothing_is_compiled():
     stage = Stage(4, memory="gru")
     stage.actor.warm_up()
     stage.publish(0)
-    compiled: list[str] = []
-
-    def listen(event: str, duration: float, **_: object) -> None:
-        if "backend_compile" in event:
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        with stage:
-            stage.receive_released(8)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+    with compilations() as compiled, stage:
+        stage.receive_released(8)
     assert compiled == []
     assert stage.ledger.fragments >= 8
 

@@ -96,7 +96,7 @@ class Fused:
         self._devices = devices
         self._mesh = Mesh(np.array(devices), (AXIS,))
         self._key = run_key(experiment.seed)
-        self.dispatch: Callable[[FusedState, int], tuple[FusedState, Dispatched]] = self._compile()
+        self._compiled = self._compile()
 
     def init(self) -> FusedState:
         """The state before the first iteration."""
@@ -128,8 +128,8 @@ class Fused:
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *x.shape)), store)
 
     def warm_up(self, state: FusedState) -> None:
-        """Compile, with a budget of nothing: the state is only copied."""
-        jax.block_until_ready(self.dispatch(jax.tree.map(jnp.copy, state), 0))
+        """Compile; nothing is run."""
+        self._compiled.lower(state, self._key, np.int32(0)).compile()
 
     @staticmethod
     def rows_of(dispatched: Dispatched) -> Iterator[tuple[int, dict[str, float], list[tuple[float, int]]]]:
@@ -145,7 +145,11 @@ class Fused:
                 list(zip(returns.tolist(), lengths.tolist(), strict=True)),
             )
 
-    def _compile(self) -> Callable:
+    def dispatch(self, state: FusedState, budget: int) -> tuple[FusedState, Dispatched]:
+        """Several iterations, or until so many env steps are made."""
+        return self._compiled(state, self._key, np.int32(min(budget, 2**31 - 1)))
+
+    def _compile(self) -> Any:
         sharded = len(self._devices) > 1
         iterations = iterations_per_dispatch(self._experiment, self._algorithm, self._env.spec)
         axis = AXIS if sharded else None
@@ -170,8 +174,7 @@ class Fused:
                 out_specs=(state_spec, out_spec),
                 check_vma=False,
             )
-        compiled = jax.jit(dispatch, donate_argnums=0)
-        return lambda state, budget: compiled(state, self._key, np.int32(min(budget, 2**31 - 1)))
+        return jax.jit(dispatch, donate_argnums=0)
 
     def _iterate(self, state: FusedState, key: jax.Array, axis: str | None) -> tuple[FusedState, Dispatched]:
         """Collect a fragment, and learn from it."""

@@ -8,7 +8,6 @@ import time
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from podium.algorithms import learning
@@ -75,9 +74,8 @@ class Learner:
         self._prefetch = Prefetch(self._assembler)
 
     def warm_up(self) -> None:
-        """Compile the update; nothing is learned."""
-        store = jax.tree.map(jnp.copy, self.store)
-        jax.block_until_ready(self._learn(self.state, store, self._assembler.example(), self.version.update))
+        """Compile the update; nothing is learned, and nothing copied: the store may be most of the memory there is."""
+        self._learn.lower(self.state, self.store, self._assembler.example(), self.version.update).compile()
 
     def __enter__(self) -> "Learner":
         self._prefetch.__enter__()

@@ -5,7 +5,8 @@ are sharded over devices. All of a device's members step at once, and as they en
 together into half the rows: an early end costs nothing from the next halving on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -91,7 +92,6 @@ class Population:
         self._devices = devices
         self._mesh = Mesh(np.array(devices), (AXIS,))
         self._key = run_key(experiment.seed)
-        self._table: jax.Array | None = None
         self._compiled = self._compile()
 
     def init(self) -> FusedState:
@@ -109,16 +109,18 @@ class Population:
         return state if len(self._devices) == 1 else jax.device_put(state, NamedSharding(self._mesh, PartitionSpec()))
 
     def warm_up(self, state: FusedState) -> None:
-        """Make the noise table and compile, with a budget of nothing: the state is only copied."""
-        jax.block_until_ready(self.dispatch(jax.tree.map(jnp.copy, state), 0))
+        """Make the noise table and compile; nothing is run."""
+        self._compiled.lower(state, self._table, self._key, np.int32(0)).compile()
 
     def dispatch(self, state: FusedState, budget: int) -> tuple[FusedState, Dispatched]:
         """Several iterations, or until so many env steps are made."""
-        if self._table is None:
-            self._table = jax.device_put(self._members.table.numbers, NamedSharding(self._mesh, PartitionSpec()))
         return self._compiled(state, self._table, self._key, np.int32(min(budget, 2**31 - 1)))
 
-    def _compile(self) -> Callable[..., tuple[FusedState, Dispatched]]:
+    @cached_property
+    def _table(self) -> jax.Array:
+        return jax.device_put(self._members.table.numbers, NamedSharding(self._mesh, PartitionSpec()))
+
+    def _compile(self) -> Any:
         sharded = len(self._devices) > 1
         iterations = iterations_per_dispatch(self._experiment, self._members)
         axis = AXIS if sharded else None

@@ -79,11 +79,14 @@ class ReplayWorker:
         self._error: BaseException | None = None
 
     def warm_up(self) -> None:
-        """Compile everything; nothing is kept."""
+        """Compile everything; nothing is run, and no buffer copied."""
         fragment = self._layouts.record.tree(self._layouts.record.schema.allocate()).fragment
-        buffer = self._add(jax.tree.map(jnp.copy, self._buffer), fragment)
-        drawn, index, added = self._draw(buffer, 0)
-        jax.block_until_ready(self._judge(buffer, Judged(index, added, drawn.weight)))
+        self._add.lower(self._buffer, fragment).compile()
+        self._draw.lower(self._buffer, self._rounds).compile()
+        rows = self._share.updates * self._share.rows
+        fields = self._replay_layouts.request.schema.fields
+        judged = self._replay_layouts.request.tree([np.zeros((rows, *field.shape), field.dtype) for field in fields])
+        self._judge.lower(self._buffer, judged).compile()
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or a stream fails."""
