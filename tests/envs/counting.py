@@ -106,6 +106,29 @@ class Echo(gymnasium.Env):
         return np.zeros(1, np.float32), float(action.sum()), False, False, {}
 
 
+class Picture(gymnasium.Env):
+    """Bytes of any shape, of which the last one counts the steps."""
+
+    def __init__(self, shape: tuple[int, ...], high: int = 255) -> None:
+        self.observation_space = spaces.Box(0, high, shape, np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.count = 0
+
+    def look(self) -> np.ndarray:
+        pixels = np.arange(np.prod(self.observation_space.shape), dtype=np.uint32) % 5
+        pixels[-1] = self.count
+        return pixels.astype(np.uint8).reshape(self.observation_space.shape)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self.look(), 1.0, self.count == 9, False, {}
+
+
 class Doubled(gymnasium.Wrapper):
     """A user's own wrapper: rewards twice as high."""
 

@@ -20,6 +20,8 @@ from podium.core.config import EnvConfig
 from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
 from podium.core.specs import EnvSpec
+from podium.envs.blame import blaming
+from podium.envs.codecs import Codec, make_codec
 from podium.envs.interface import HostEnv, JaxEnv
 from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse, stack_spec
 
@@ -47,6 +49,7 @@ class ResolvedEnv:
     make_host: MakeHost
     jax_env: JaxEnv | None
     note: str
+    codec: Codec
 
 
 def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> ResolvedEnv:
@@ -169,7 +172,7 @@ def resolve_own_host(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Ca
     probe = make_host([0])
     spec = probe.spec
     probe.close()
-    return ResolvedEnv("python", "host", spec, make_host, None, f"{config.id} steps its own batches")
+    return ResolvedEnv("python", "host", spec, make_host, None, f"{config.id} steps its own batches", make_codec(spec))
 
 
 def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
@@ -190,7 +193,7 @@ def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper
 
     by = {"podium": "a JAX environment of Podium", "python": "a JAX environment of your own"}
     note = f"{name} is {by.get(library) or f'a JAX environment of {library} {version(library)}'}"
-    return ResolvedEnv(library, "jax", env.spec, make_host, env, note)
+    return ResolvedEnv(library, "jax", env.spec, make_host, env, note, make_codec(env.spec))
 
 
 def resolve_gymnasium(config: EnvConfig, wrappers: Sequence[Wrapper], name: str) -> ResolvedEnv:
@@ -221,10 +224,10 @@ def resolve_gymnasium_maker(
 ) -> ResolvedEnv:
     """Environments from a constructor, in this process or in `env.processes` others."""
     from podium.envs.gymnasium_wrappers import wrapping
-    from podium.envs.rows import probe
+    from podium.envs.rows import examine
 
     wrap = wrapping(wrappers)
-    spec = probe(partial(make, False), wrap)
+    spec, codec = examine(partial(make, False), wrap)
 
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
         if config.processes:
@@ -236,12 +239,12 @@ def resolve_gymnasium_maker(
         return GymnasiumEnv(partial(make, render), list(seeds), wrap, spec)
 
     where = {0: "", 1: ", in a process of its own"}.get(config.processes, f", in {config.processes} processes")
-    return ResolvedEnv(library, "host", spec, make_host, None, note + where)
+    return ResolvedEnv(library, "host", spec, make_host, None, note + where, codec)
 
 
 def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHost | None) -> ResolvedEnv:
     """An id that EnvPool steps; `make_drawing` makes the environments that draw pictures."""
-    from podium.envs.envpool import EnvPoolEnv, make_spec
+    from podium.envs.envpool import EnvPoolEnv, make_pool_codec, make_spec
 
     def make_host(seeds: Sequence[int] | np.ndarray, render: bool = False) -> HostEnv:
         if render and make_drawing is not None:
@@ -250,10 +253,12 @@ def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHo
         return stack_frames(env, plan.stacks)
 
     spec = make_spec(plan.name, plan.options)
+    codec = make_pool_codec(plan.name, plan.options)
     for count in plan.stacks:
         spec = stacked(spec, count)
+        codec = codec._replace(form=spec.observation)
     note = f"EnvPool steps {plan.name} (envpool {version('envpool')})"
-    return ResolvedEnv("envpool", "host", spec, make_host, None, note)
+    return ResolvedEnv("envpool", "host", spec, make_host, None, note, codec)
 
 
 def stacked(spec: EnvSpec, count: int) -> EnvSpec:
