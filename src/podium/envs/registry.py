@@ -28,6 +28,9 @@ from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse, st
 if TYPE_CHECKING:
     from podium.envs.envpool_plan import EnvPoolPlan
 
+RESERVED = {"playground": "MuJoCo Playground", "pettingzoo": "PettingZoo"}
+"""Names that will say which library, but that no adapter is written for yet."""
+
 LIBRARIES = {
     "gymnasium": "podium.envs.gymnasium_ids",
     "envpool": "podium.envs.envpool",
@@ -61,6 +64,9 @@ def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> Res
     library, _, name = config.id.partition(":")
     if factory is not None:
         found = resolve_factory(config, wrappers, factory)
+    elif library in RESERVED and name:
+        own = "make it a JaxEnv or gymnasium.Env of your own, my_module:make_env (docs/environments.md)"
+        raise ConfigError(f"env.id = {config.id!r}: there is no adapter for {RESERVED[library]} yet; {own}")
     elif library in LIBRARIES:
         found = resolve_named(config, wrappers, library, name)
     elif is_python_path(config.id):
@@ -136,7 +142,8 @@ def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Cal
         raise ConfigError(f"env.kwargs = {dict(config.kwargs)!r}: {config.id} refuses it: {error}") from None
     if "seeds" in parameters:
         return resolve_own_host(config, wrappers, factory)
-    env = factory(**config.kwargs)
+    with blaming(f"{config.id} raised when it was called"):
+        env = factory(**config.kwargs)
     if isinstance(env, JaxEnv):
         forbid_processes(config)
         return resolve_jax("python", config.id, env, wrappers)
@@ -163,11 +170,14 @@ def resolve_own_host(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Ca
             raise refuse(wrapper, "a HostEnv of your own steps whole batches; only frame_stack goes around it")
 
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
-        env = factory(seeds=seeds, **config.kwargs)
+        from podium.envs.own_host import OwnHost
+
+        with blaming(f"{config.id} raised when it was called with seeds={[int(seed) for seed in seeds]}"):
+            env = factory(seeds=seeds, **config.kwargs)
         if not isinstance(env, HostEnv):
             kind = type(env).__name__
             raise ConfigError(f"env.id = {config.id!r}: takes seeds, so it must make a HostEnv, not {kind}")
-        return stack_frames(env, [wrapper.count for wrapper in wrappers])
+        return stack_frames(OwnHost(env, seeds), [wrapper.count for wrapper in wrappers])
 
     probe = make_host([0])
     spec = probe.spec
@@ -185,6 +195,11 @@ def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper
         env = getattr(jax_wrappers, wrapper.name)(env, wrapper.count) if wrapper.count else wrapper.function(env)
         if not isinstance(env, JaxEnv):
             raise refuse(wrapper, f"must return a JaxEnv for {name}, not {type(env).__name__}")
+
+    if library == "python" or any(wrapper.function for wrapper in wrappers):
+        from podium.envs.own_jax import check_functions
+
+        check_functions(env, name)
 
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
         from podium.envs.host_from_jax import HostFromJax
