@@ -164,9 +164,10 @@ def evaluate(
     """Play greedy episodes with frozen normalisation; `video` films the first one."""
     from podium.launch.evaluation import draw_without_a_screen, evaluate_policy, film
 
+    directory = _find(run, root)
     if video:
         draw_without_a_screen()
-    directory = _find(run, root)
+        directory.require_writable("videos")
     policy = load(Run(directory.path, _factory(run)), best=best)
     played = evaluate_policy(policy, episodes, seed)
     path = film(policy, directory, seed) if video else None
