@@ -22,8 +22,10 @@ CONTENTS = frozenset(
         "experiment.toml",
         "metrics.jsonl",
         "summary.json",
+        "log.txt",
         "checkpoints",
         "tensorboard",
+        "wandb",
         "videos",
         "logs",
         "ledger",
@@ -98,6 +100,11 @@ class RunDirectory:
     def summary(self) -> Path:
         """What came out of it, in one JSON object."""
         return self.path / "summary.json"
+
+    @property
+    def log(self) -> Path:
+        """Each command that started or resumed it, and what it said then."""
+        return self.path / "log.txt"
 
     @property
     def checkpoints(self) -> Path:
