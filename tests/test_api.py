@@ -1,6 +1,8 @@
 """Podium from Python: the promises of `podium.train`, `load`, `evaluate`, `resume` and their arguments."""
 
 import functools
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +12,14 @@ import pytest
 
 import podium
 from launch import faulty
-from launch.commands import TINY, digest, tiny
+from launch.commands import TINY, digest, flags, tiny
+from podium.cli.main import main
+from podium.core.algorithm_configs import PPOConfig
 from podium.core.settings import read_experiment, resolve
+from podium.launch import training
+from podium.launch.plan import make_plan
+from podium.launch.recording import adopt
+from podium.runs.directory import RunDirectory
 from podium.runs.leaves import params_digest
 from podium.runs.metrics import read_metrics
 
@@ -102,6 +110,37 @@ def test_init_from_starts_from_the_other_run_s_parameters_with_its_own_settings(
     with pytest.raises(podium.ConfigError, match=r"--init-from first: .* this experiment needs"):
         train("CartPole-v1", root, init_from=cartpole, set=tiny(network__hidden=[9]), name="fourth")
     assert not (root / "fourth").exists()
+
+
+def test_init_from_takes_the_own_settings_of_a_user_s_algorithm_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training state is a plain tuple."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "examples")
+    of_ppo = ("algorithm.minibatch_size", "algorithm.num_epochs")
+    small = {name: value for name, value in TINY.items() if name not in of_ppo}
+    options = {"total_steps": 200, "root": tmp_path} | QUIET
+    first = podium.train("reinforce:algorithm", "podium:Catch-v0", set=small, **options)
+    still = small | {"algorithm.learning_rate": 0.0}
+    second = podium.train("reinforce:algorithm", "podium:Catch-v0", set=still, init_from=first, **options)
+    assert params_digest(podium.load(second).params) == params_digest(podium.load(first).params)
+    state = training.initial_state(make_plan(read_experiment(first.path / "experiment.toml")))
+    with pytest.raises(podium.ConfigError, match=r"does not hold the dict `hyper` .*say HYPER = \(\)"):
+        adopt(state["train"], RunDirectory(first.path), PPOConfig(name="ppo"))
+
+
+def test_a_run_keeps_what_was_typed_and_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["train", "ppo", "podium:Bandit-v0", "--name", "b", "--root", str(tmp_path), "--quiet", *flags(TINY)]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/podium", *typed, "--total-steps", "64"])
+    assert main(sys.argv[1:]) == 0
+    more = ["resume", str(tmp_path / "b"), "--total-steps", "128", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/podium", *more])
+    assert main(sys.argv[1:]) == 0
+    said = (tmp_path / "b" / "log.txt").read_text()
+    assert f"$ podium {shlex.join(typed)} --total-steps 64 " in said
+    assert "mode fused: the environment is a JAX function\n" in said
+    assert f"$ podium {shlex.join(more)} " in said
+    assert "going on from checkpoint" in said
 
 
 def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:

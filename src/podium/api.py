@@ -5,6 +5,7 @@ policy = podium.load(run)
 action, memory = policy.predict(obs)
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,15 +129,27 @@ def resume(
     *,
     root: str | Path = "runs",
     total_steps: int | None = None,
+    wall_s: float | None = None,
+    target_return: float | None = None,
     on_report: "OnReport | None" = None,
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> Run:
-    """Go on with a run from its newest checkpoint that can be read; `total_steps` moves its limit."""
+    """Go on with a run from its newest checkpoint that can be read, or from its start if it has none yet.
+
+    `total_steps`, `wall_s` and `target_return` move its limits, counted from its start; `math.inf` takes away either of
+    the last two.
+    """
     directory, factory = _find(run, root), _factory(run)
     experiment = settings.read_experiment(directory.experiment_toml)
+    limits = experiment.limits
     if total_steps is not None:
-        experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
+        limits = replace(limits, total_steps=total_steps)
+    if wall_s is not None:
+        limits = replace(limits, wall_s=None if wall_s == math.inf else wall_s)
+    if target_return is not None:
+        limits = replace(limits, target_return=None if target_return == math.inf else target_return)
+    experiment = replace(experiment, limits=limits)
     from podium.launch import session
     from podium.launch.plan import make_plan
 
@@ -164,9 +177,10 @@ def evaluate(
     """Play greedy episodes with frozen normalisation; `video` films the first one."""
     from podium.launch.evaluation import draw_without_a_screen, evaluate_policy, film
 
+    directory = _find(run, root)
     if video:
         draw_without_a_screen()
-    directory = _find(run, root)
+        directory.require_writable("videos")
     policy = load(Run(directory.path, _factory(run)), best=best)
     played = evaluate_policy(policy, episodes, seed)
     path = film(policy, directory, seed) if video else None

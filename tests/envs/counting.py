@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from podium.core.specs import Array, Discrete, EnvSpec
 from podium.envs.gymnasium import GymnasiumEnv
-from podium.envs.interface import JaxEnv, JaxStep
+from podium.envs.interface import HostEnv, JaxEnv, JaxStep, TimeStep
 
 
 class Counting(gymnasium.Env):
@@ -106,6 +106,29 @@ class Echo(gymnasium.Env):
         return np.zeros(1, np.float32), float(action.sum()), False, False, {}
 
 
+class Picture(gymnasium.Env):
+    """Bytes of any shape, of which the last one counts the steps."""
+
+    def __init__(self, shape: tuple[int, ...], high: int = 255) -> None:
+        self.observation_space = spaces.Box(0, high, shape, np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.count = 0
+
+    def look(self) -> np.ndarray:
+        pixels = np.arange(np.prod(self.observation_space.shape), dtype=np.uint32) % 5
+        pixels[-1] = self.count
+        return pixels.astype(np.uint8).reshape(self.observation_space.shape)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self.look(), 1.0, self.count == 9, False, {}
+
+
 class Doubled(gymnasium.Wrapper):
     """A user's own wrapper: rewards twice as high."""
 
@@ -146,3 +169,67 @@ def double_jax(env: JaxEnv) -> JaxEnv:
 
 def make_nothing() -> int:
     return 3
+
+
+class Batch(HostEnv):
+    """A user's own batch, which at its second step does what `how` says."""
+
+    def __init__(self, seeds: list[int], how: str) -> None:
+        self.spec, self.num_envs = EnvSpec(Array((2,)), Discrete(2)), len(seeds)
+        self.how, self.count = how, 0
+
+    def reset(self) -> TimeStep:
+        self.count = 0
+        return self.recv()
+
+    def send(self, actions: np.ndarray) -> None:
+        self.count += 1
+        if self.how == "raise" and self.count == 2:
+            raise ZeroDivisionError("the wheel came off")
+
+    def recv(self) -> TimeStep:
+        rows, bad = self.num_envs, self.count == 2
+        obs = np.zeros((rows, 1) if self.how == "obs" and bad else (rows, 2), np.float32)
+        reward = np.float32(1) if self.how == "reward" and bad else np.ones(rows, np.float32)
+        no = np.zeros(rows, bool)
+        return TimeStep(obs, reward, no, no, None, np.zeros(rows, np.float32), np.zeros(rows, np.int32), no)
+
+    def close(self) -> None:
+        pass
+
+
+def make_batch(seeds: list[int], how: str = "none") -> HostEnv:
+    if how == "make":
+        raise ZeroDivisionError("no wheel at all")
+    return Batch(seeds, how)
+
+
+def make_bad_jax(how: str) -> JaxEnv:
+    """A JaxEnv whose functions do not keep to its spec."""
+    if how == "make":
+        raise ZeroDivisionError("no wheel at all")
+    env = make_counting_jax()
+
+    def step(state: Any, action: Any, key: Any) -> tuple:
+        if how == "raise":
+            raise ZeroDivisionError("the wheel came off")
+        state, step = env.step(state, action, key)
+        match how:
+            case "obs":
+                return state, step._replace(obs=step.obs[None])
+            case "reward":
+                return state, step._replace(reward=step.obs)
+        return state, tuple(step)
+
+    return env._replace(step=step)
+
+
+class Clumsy(Counting):
+    """Registered with Gymnasium: a mistake of its own, or one that its arguments make."""
+
+    def __init__(self, size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.area = size * "2" * "3" if size == 7 else size
+
+
+gymnasium.register("podium-tests/Clumsy-v0", entry_point=Clumsy)

@@ -68,6 +68,22 @@ def test_the_time_limit_truncates_and_does_not_terminate() -> None:
     assert steps[200].reward.tolist() == [0, 0]
 
 
+def test_an_end_in_the_very_step_of_the_limit_is_told_as_truncated() -> None:
+    """Here libraries differ (docs/environments.md): EnvPool does not tell that it was an end as well."""
+
+    def last_step(limit: int) -> tuple[int, bool, bool]:
+        env = EnvPoolEnv("CartPole-v1", [3], kwargs={"max_episode_steps": limit})
+        env.reset()
+        while True:
+            step = env.step(np.ones(1, int))
+            if step.episode_over[0]:
+                return int(step.episode_length[0]), bool(step.terminated[0]), bool(step.truncated[0])
+
+    length, *ends = last_step(500)
+    assert ends == [True, False]
+    assert last_step(length) == (length, False, True)
+
+
 def test_a_row_depends_on_its_own_seed() -> None:
     one, other = EnvPoolEnv("HalfCheetah-v5", [1, 2]).reset().obs, EnvPoolEnv("HalfCheetah-v5", [2, 1]).reset().obs
     np.testing.assert_array_equal(one, other[::-1])

@@ -10,13 +10,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.counting import Broken, Counting, Echo, Rich
+from envs.counting import Broken, Counting, Echo, Picture, Rich
 from podium.core.errors import EnvError
 from podium.core.specs import Array, Box, Discrete, MultiDiscrete
 from podium.envs.gymnasium import GymnasiumEnv
+from podium.envs.gymnasium_wrappers import wrapping
 from podium.envs.interface import HostEnv
 from podium.envs.processes import ProcessesEnv
 from podium.envs.testing import check_host_env
+from podium.envs.wrappers import Wrapper
 
 Adapter = Callable[..., HostEnv]
 ADAPTERS = [GymnasiumEnv, partial(ProcessesEnv, processes=2)]
@@ -134,3 +136,42 @@ def test_a_killed_idle_process_is_noticed() -> None:
         env.step(np.zeros(3, int))
     env.close()
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "place"),
+    [
+        ((20, 16), (20, 16, 1), (19, 15, 0)),
+        ((3, 20, 16), (20, 16, 3), (19, 15, 2)),
+        ((20, 16, 3), (20, 16, 3), (19, 15, 2)),
+        ((8, 8, 20), (8, 8, 20), (7, 7, 19)),
+        ((16, 16, 16), (16, 16, 16), (15, 15, 15)),
+    ],
+)
+def test_pictures_are_height_width_channels(shape: tuple, image: tuple, place: tuple) -> None:
+    env = GymnasiumEnv(lambda: Picture(shape), seeds=[1, 2])
+    assert env.spec.observation == Array(image, "uint8")
+    env.reset()
+    step = env.step(np.zeros(2, int))
+    assert step.obs.shape == (2, *image)
+    assert step.obs[1][place] == 1
+    assert np.count_nonzero(step.obs[0] == 4) == np.prod(shape) // 5 - (np.prod(shape) % 5 == 0)
+
+
+def test_frames_of_channels_first_pictures_are_stacked_along_their_channels() -> None:
+    wrap = wrapping([Wrapper("frame_stack", 2)])
+    env = GymnasiumEnv(lambda: Picture((3, 20, 16)), [1], wrap)
+    env.reset()
+    step = env.step(np.zeros(1, int))
+    assert step.obs.shape == (1, 20, 16, 6)
+    assert step.obs[0, 19, 15, [2, 5]].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("high", "scaled"), [(255, 2 / 255), (9, 2 / 9)])
+@pytest.mark.parametrize("shape", [(128,), (8, 8)])
+def test_bytes_that_are_no_picture_are_scaled_between_their_bounds(shape: tuple, high: int, scaled: float) -> None:
+    env = GymnasiumEnv(lambda: Picture(shape, high), seeds=[1])
+    assert env.spec.observation == Array(shape)
+    env.reset()
+    env.step(np.zeros(1, int))
+    assert env.step(np.zeros(1, int)).obs[0].reshape(-1)[-1] == pytest.approx(scaled)

@@ -160,6 +160,10 @@ def test_atari_is_the_same_task_in_both_libraries() -> None:
         (EnvConfig("envpool:CartPole-v1", wrappers=("envs.counting:Doubled",)), "gymnasium:CartPole-v1 may"),
         (EnvConfig("envs.counting:make_counting_host", wrappers=("time_limit(3)",)), "only frame_stack"),
         (EnvConfig("gymnax:CartPole-v1", processes=2), "env.processes = 2"),
+        (EnvConfig("playground:CartpoleBalance"), "there is no adapter for MuJoCo Playground yet; make it a JaxEnv"),
+        (EnvConfig("pettingzoo:pistonball_v6"), "there is no adapter for PettingZoo yet"),
+        (EnvConfig("podium-tests/Clumsy-v0"), "refuses it: .*missing 1 required positional argument: 'size'"),
+        (EnvConfig("podium-tests/Clumsy-v0", kwargs={"size": 1, "colour": 1}), "refuses it: .*argument 'colour'"),
     ],
 )
 def test_wrong_input_is_one_line_that_says_what_is_right(config: EnvConfig, message: str) -> None:
@@ -175,6 +179,43 @@ def test_an_environment_that_cannot_be_reset_shows_its_own_traceback() -> None:
 
     with pytest.raises(EnvError, match=r"(?s)made and reset \(seed 0\).*ZeroDivisionError: no start"):
         resolve(EnvConfig("lame"), factory=Lame)
+
+
+def test_a_type_error_of_the_environment_itself_is_not_taken_for_wrong_arguments() -> None:
+    with pytest.raises(EnvError, match=r"(?s)made and reset \(seed 0\).*counting.py.*TypeError: can't multiply"):
+        resolve(EnvConfig("podium-tests/Clumsy-v0", kwargs={"size": 7}))
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "message"),
+    [
+        ("make_batch", "make", r"(?s)make_batch raised when it was called with seeds=\[0\]:.*no wheel at all"),
+        ("make_bad_jax", "make", r"(?s)make_bad_jax raised when it was called:.*counting.py.*no wheel at all"),
+        ("make_bad_jax", "raise", r"(?s)make_bad_jax raised in step:.*counting.py.*the wheel came off"),
+        ("make_bad_jax", "obs", r"make_bad_jax in step: obs has shape \(1, 1\), its spec says \(1,\)"),
+        ("make_bad_jax", "reward", r"make_bad_jax in step: reward has shape \(1,\), its spec says \(\)"),
+        ("make_bad_jax", "tuple", r"make_bad_jax in step: must return \(state, JaxStep\), not \(state, tuple\)"),
+    ],
+)
+def test_an_own_environment_that_cannot_work_is_told_before_the_run(name: str, how: str, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        resolve(EnvConfig(f"envs.counting:{name}", kwargs={"how": how}))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", r"(?s)seeds \[6, 7\] raised in send:.*counting.py.*ZeroDivisionError: the wheel came off"),
+        ("obs", r"seeds \[6, 7\] in recv: obs has shape \(2, 1\), its spec says \(2, 2\)"),
+        ("reward", r"seeds \[6, 7\] in recv: reward has shape \(\), its spec says \(2,\)"),
+    ],
+)
+def test_an_own_batch_that_breaks_its_spec_is_named_by_its_seeds(how: str, message: str) -> None:
+    env = resolve(EnvConfig("envs.counting:make_batch", kwargs={"how": how})).make_host([6, 7])
+    env.reset()
+    env.step(np.zeros(2, int))
+    with pytest.raises(EnvError, match=message):
+        env.step(np.zeros(2, int))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a user can get wrong is told in one line, with exit code 2, before anything is made or lost."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -136,3 +137,14 @@ def test_a_film_of_an_environment_that_draws_nothing_is_refused(
     existing: podium.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "draws no pictures" in refuse(capsys, "eval", "mine", "--root", existing.path.parent, "--video")
+
+
+def test_a_film_that_cannot_be_written_is_refused_before_it_is_made(
+    existing: podium.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    videos = existing.path / "videos"
+    shutil.rmtree(videos, ignore_errors=True)
+    videos.touch()  # not even root makes files in a file
+    line = refuse(capsys, "eval", "mine", "--root", existing.path.parent, "--video")
+    videos.unlink()
+    assert f"{str(videos)!r} cannot be written" in line

@@ -1,10 +1,16 @@
-"""The doctor tells sick from healthy. `podium doctor` itself runs it with the real `podium.train`."""
+"""The doctor tells sick from healthy."""
 
 import os
+import re
+import tempfile
 from pathlib import Path
 
+import pytest
+
+import podium
 from podium.core.errors import TrainingError
-from podium.launch.doctor import examine_devices, examine_extra, examine_shared_memory, examine_training
+from podium.envs.registry import RESERVED
+from podium.launch.doctor import EXTRAS, examine_devices, examine_extra, examine_shared_memory, examine_training
 
 
 def test_devices_are_named() -> None:
@@ -17,6 +23,10 @@ def test_an_installed_extra_has_its_version_and_a_missing_one_its_command() -> N
     assert examine_extra("wire", ("no-such-package", "numpy")).detail.startswith("numpy 2")
     missing = examine_extra("wandb", ("no-such-package",))
     assert missing == ("wandb", True, "not installed (optional): pip install 'podium-rl[wandb]'")
+
+
+def test_no_extra_is_recommended_that_nothing_here_uses() -> None:
+    assert not EXTRAS.keys() & RESERVED.keys()
 
 
 def test_shared_memory_is_written_privately_and_left_clean(tmp_path: Path) -> None:
@@ -42,3 +52,12 @@ def test_a_failing_run_is_a_fault_with_its_message() -> None:
         raise TrainingError("loss is nan")
 
     assert examine_training(train) == ("training", False, "loss is nan")
+
+
+def test_its_own_run_trains_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name, ok, detail = examine_training(podium.train)
+    assert (name, ok) == ("training", True), detail
+    steps = int(re.fullmatch(r"ppo CartPole-v1: ([\d,]+) steps, [\d,]+ a second", detail)[1].replace(",", ""))
+    assert steps > 1000
+    assert list(tmp_path.iterdir()) == []

@@ -56,14 +56,15 @@ def test_a_fused_run_stops_at_nan_too(tmp_path: Path) -> None:
     }
 
 
-def test_parameters_that_became_nan_never_replace_a_good_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_parameters_that_are_not_finite_never_replace_a_good_checkpoint(bad: str, tmp_path: Path) -> None:
     with Checkpoints(tmp_path / "checkpoints") as saved, MetricsLog(tmp_path, track=()) as log:
         recorder = Recorder(podium.Experiment(), log, Progress(1, False), saved, Counts(), threading.Event())
         recorder.report(1, {"loss": 0.5}, [])
         recorder.save({"train": {"weight": np.ones(2, np.float32), "updates": np.int32(1)}})
         recorder.report(1, {"loss": 0.5}, [])
-        with pytest.raises(podium.TrainingError, match=r"train\['weight'\] has nan .*checkpoint 1 is kept"):
-            recorder.save({"train": {"weight": np.full(2, np.nan, np.float32), "updates": np.int32(2)}})
+        with pytest.raises(podium.TrainingError, match=rf"train\['weight'\] has {bad} .*checkpoint 1 is kept"):
+            recorder.save({"train": {"weight": np.float32([1, float(bad)]), "updates": np.int32(2)}})
     assert checkpoints(tmp_path) == [1]
 
 

@@ -64,6 +64,22 @@ def test_on_report_sees_every_row_and_stops_the_run_by_returning_false(env: str,
     assert podium.load(run).update == 3
 
 
+def test_on_report_is_asked_no_more_once_it_has_stopped_a_fused_run(tmp_path: Path) -> None:
+    """The updates of its dispatch are made: they are in the file, and in the checkpoint."""
+    seen = []
+
+    def report(row: dict) -> bool:
+        seen.append(row["update"])
+        return len(seen) != 3
+
+    run = train("podium:Catch-v0", tmp_path, 600, on_report=report, set=tiny(topology__dispatch=16))
+    rows = read_metrics(run.path)
+    assert seen == [1, 2, 3]
+    assert run.summary["status"] == "stopped"
+    assert run.summary["updates"] == rows[-1]["update"] == podium.load(run).update > 3
+    assert rows[-1]["step"] >= 600
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "gymnasium:CartPole-v1"], ids=["envpool", "gymnasium"])
 def test_without_staleness_a_seed_decides_every_bit(env: str, tmp_path: Path) -> None:
     one, same = (train(env, tmp_path, 600, seed=1, set=SYNCHRONOUS) for _ in range(2))

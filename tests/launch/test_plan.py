@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from envs.counting import Picture
 from podium.core.algorithm_configs import DQNConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
@@ -62,3 +63,10 @@ def test_devices_that_cannot_share_the_blocks_of_a_minibatch_are_refused() -> No
 def test_slots_must_divide_the_environments() -> None:
     with pytest.raises(ConfigError, match=r"topology.slots = 3: must divide env.num_envs = 16"):
         make_plan(experiment("gymnasium:CartPole-v1", slots=3))
+
+
+@pytest.mark.parametrize(("shape", "said"), [((20, 16), True), ((20,), False)], ids=["pictures", "bytes as floats"])
+def test_normalising_that_does_nothing_is_said(shape: tuple[int, ...], said: bool) -> None:
+    asked = replace(experiment("mine"), algorithm=PPOConfig(normalize_observations=True))
+    notes = make_plan(asked, lambda: Picture(shape)).notes
+    assert any("algorithm.normalize_observations does nothing here" in note for note in notes) == said

@@ -1,10 +1,12 @@
 """What a loaded policy answers: one observation or many, trees, memory, greedy or not, within bounds."""
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import podium
 from launch import faulty
@@ -82,3 +84,41 @@ def test_memory_carries_what_was_seen_and_none_starts_anew(kind: str, tmp_path: 
     assert not np.array_equal(*leaves)
     again = policy.predict(blank, policy.predict(cue)[1])[1]
     assert np.array_equal(np.ravel(again), np.ravel(later))
+
+
+class Shop(gymnasium.Env):
+    """Each space has a start or a shape of its own; `step` refuses actions that are not its space's."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Tuple(
+            [spaces.Discrete(3, start=4), spaces.MultiDiscrete([2, 3], start=[1, -1]), spaces.Box(0, 9, (2,), np.uint8)]
+        )
+        self.action_space = spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[5, 0], [-2, 7]])
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.count = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert action in self.action_space, action
+        self.count += 1
+        return self.observation_space.sample(), 1.0, self.count == 8, False, {}
+
+
+def test_any_space_is_served_as_the_environment_has_it(tmp_path: Path) -> None:
+    policy, env = load(tmp_path, Shop), Shop()
+    (obs, _), actions = env.reset(seed=0), []
+    for _ in range(8):
+        action, _ = policy.predict(obs, deterministic=False)
+        actions.append(action)
+        obs, *_ = env.step(action)
+    assert (np.ptp(actions, axis=0) > 0).any()
+    batch = tuple(np.stack([part, part]) for part in obs)
+    both, _ = policy.predict(batch)
+    assert both.shape == (2, 2, 2)
+    assert (both == policy.predict(obs)[0]).all()
+    with pytest.raises(podium.ConfigError, match=r"\[\[4, -1\]\]: must be within \[1, -1\] to \[2, 1\]"):
+        policy.predict((4, np.array([4, -1]), obs[2]))

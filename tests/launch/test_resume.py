@@ -1,6 +1,7 @@
 """A run that was killed goes on as if it had not been."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,51 @@ def test_a_run_none_of_whose_checkpoints_can_be_read_fails_with_one_line(
 def test_a_run_that_is_done_asks_for_more_steps(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(finished)]) == 2
     assert "--total-steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "low", "high"), [("--target-return", "-1", "none"), ("--wall-s", "0.001", "1e6")])
+def test_a_run_that_ended_by_another_limit_asks_for_that_one_and_goes_on_with_it(
+    flag: str, low: str, high: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    field = "limits." + flag[2:].replace("-", "_")
+    settings = tiny(topology__dispatch=4) | {field: float(low)}
+    run = podium.train("ppo", "podium:Catch-v0", total_steps=10**9, set=settings, root=tmp_path, progress=False)
+    ended = run.summary["env_steps"]
+    assert main(["resume", str(run.path), "--quiet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"run {run.name} has" in line
+    assert flag in line
+    steps = str(ended + 500)
+    assert main(["resume", str(run.path), flag, high, "--total-steps", steps, "--quiet"]) == 0
+    assert run.summary["env_steps"] >= ended + 500
+    assert f"{field.partition('.')[2]} = {low}" not in (run.path / "experiment.toml").read_text()
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_and_ends_in_the_same_bits(
+    finished: Path, tmp_path: Path
+) -> None:
+    run = copy(finished, tmp_path)
+    shutil.rmtree(run / "checkpoints")
+    summary, rows = podium.Run(run).summary, timeless_rows(run)
+    summary["samples"] = dict.fromkeys(summary["samples"], 0)
+    (run / "summary.json").write_text(json.dumps(summary | {"status": "running", "env_steps": 0}))
+    podium.resume(run, progress=False)
+    assert digest(run) == digest(finished)
+    assert timeless_rows(run) == rows
+    assert "there was no checkpoint yet, so the run began again" in (run / "log.txt").read_text()
+    summary = podium.Run(run).summary
+    assert summary["notes"] == ["there was no checkpoint yet, so the run began again from its start"]
+    assert summary["samples"]["undone"] == summary["samples"]["trained"] == rows[-1]["step"]
+    assert summary["samples"]["unexplained"] == 0
+
+
+def test_a_run_from_another_one_that_has_no_checkpoint_says_how_to_start_it(finished: Path, tmp_path: Path) -> None:
+    run = copy(finished, tmp_path)
+    shutil.rmtree(run / "checkpoints")
+    notes = {"notes": ["started from the training state of first"]}
+    (run / "summary.json").write_text(json.dumps(podium.Run(run).summary | notes))
+    with pytest.raises(podium.ConfigError, match=r"start it by `podium train --config .* --init-from first`"):
+        podium.resume(run, progress=False)
 
 
 def test_steps_undone_by_two_kills_without_a_checkpoint_between_are_both_counted(

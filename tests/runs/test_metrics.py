@@ -14,7 +14,7 @@ from tensorboardX.proto import event_pb2
 
 from podium.core.errors import ConfigError
 from podium.runs.metrics import MetricsLog, read_metrics
-from podium.runs.trackers import to_tag
+from podium.runs.trackers import keep_id, to_tag, used_trackers
 
 
 def row(update: int) -> dict[str, Any]:
@@ -142,3 +142,20 @@ def test_a_directory_that_cannot_be_written_is_a_config_error(tmp_path: Path) ->
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(ConfigError, match="cannot be written"):
         MetricsLog(tmp_path, ())
+
+
+def test_a_resumed_run_goes_on_with_the_trackers_that_it_had(tmp_path: Path) -> None:
+    assert used_trackers(tmp_path) == ()
+    write_rows(tmp_path, range(1, 3), track=("tensorboard",))
+    assert used_trackers(tmp_path) == ("tensorboard",)
+    first = keep_id(tmp_path / "wandb")  # as its tracker begins
+    assert used_trackers(tmp_path) == ("tensorboard", "wandb")
+    assert keep_id(tmp_path / "wandb") == first != keep_id(tmp_path / "tensorboard")
+
+
+def test_tensorboard_forgets_everything_if_a_run_begins_again(tmp_path: Path) -> None:
+    write_rows(tmp_path, range(1, 7), track=("tensorboard",))
+    write_rows(tmp_path, range(1, 3), resume_update=0, track=("tensorboard",))
+    (start,) = [event for event in read_events(tmp_path / "tensorboard") if event.HasField("session_log")]
+    assert start.step == 1
+    assert read_metrics(tmp_path) == [row(1), row(2)]

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,14 @@ def test_a_pipe_gets_plain_lines_on_stderr(capfd: pytest.CaptureFixture[str]) ->
     assert err.startswith("[fused] why\n")
     assert err.splitlines()[-1].startswith("100%  0:00 elapsed  100 steps  return 2.0  10 steps/s  0:00 left")
     assert "\x1b" not in err
+
+
+def test_what_is_said_stays_in_the_log_even_if_the_screen_is_disabled(tmp_path: Path) -> None:
+    for line in ("first", "second"):
+        with Progress(100, enabled=False, log=tmp_path / "log.txt") as progress:
+            progress.say(line)
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line[len("2026-01-31 12:34:56 ") :] for line in lines] == ["first", "second"]
 
 
 def test_disabled_it_is_silent(capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -76,6 +77,13 @@ def print_help(kind: type[Command], prog: str, args: Sequence[str]) -> None:
 def read_whole(option: str, text: str | None) -> int | None:
     """A whole number as typed, `1e6` and `1_000_000` too; None stays None."""
     return None if text is None else check_value(option, int, parse_value(int, text))
+
+
+def read_limit(option: str, text: str | None) -> float | None:
+    """A number as typed, infinity for `none`; None stays None."""
+    if text is None or text.strip().lower() == "none":
+        return None if text is None else math.inf
+    return check_value(option, float, parse_value(float, text))
 
 
 _CONFIG = (tyro.conf.FlagCreatePairsOff,)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from tyro.conf import Positional, UseAppendAction
 
-from podium.cli.arguments import Command, Switch, flag, read_whole
+from podium.cli.arguments import Command, Switch, flag, read_limit, read_whole
 from podium.cli.field_help import describe_fields
 from podium.core.errors import ConfigError
 from podium.core.imports import suggest
@@ -115,16 +115,21 @@ class Train(Command):
 
 @dataclass(frozen=True)
 class Resume(Command):
-    """Go on with a run from its last checkpoint, after an interruption or for more steps."""
+    """Go on with a run from its last checkpoint, after an interruption or to a later end."""
 
     EXAMPLES: ClassVar[str] = """\
   podium resume                                         the latest run, to the end that it had
-  podium resume NAME --total-steps 2e6                  a run that is done, for longer"""
+  podium resume NAME --total-steps 2e6                  a run that is done, for longer
+  podium resume NAME --target-return none               one that reached its return, to its last step"""
 
     name: Positional[Annotated[str, flag("[RUN]", "(default: latest)")]] = "latest"
     """Name or path of a run."""
     total_steps: Annotated[str | None, flag("N")] = None
     """A new end, in environment steps from the run's beginning."""
+    wall_s: Annotated[str | None, flag("S|none")] = None
+    """A new end, in seconds of training from the run's beginning."""
+    target_return: Annotated[str | None, flag("R|none")] = None
+    """A new return to end at."""
     metrics_port: Annotated[str | None, flag("PORT")] = None
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
@@ -134,12 +139,16 @@ class Resume(Command):
 
     def run(self) -> int:
         """Resume."""
-        total_steps = read_whole("--total-steps", self.total_steps)
+        limits = {
+            "total_steps": read_whole("--total-steps", self.total_steps),
+            "wall_s": read_limit("--wall-s", self.wall_s),
+            "target_return": read_limit("--target-return", self.target_return),
+        }
         port = read_port(self.metrics_port)
 
         import podium.api as api
 
-        run = api.resume(self.name, root=self.root, total_steps=total_steps, progress=not self.quiet, **port)
+        run = api.resume(self.name, root=self.root, **limits, progress=not self.quiet, **port)
         return tell_end([run], self.quiet)
 
 

@@ -5,6 +5,7 @@ them copies actions, builds nested dicts and costs more than a CartPole step.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import envpool
@@ -12,8 +13,9 @@ import numpy as np
 
 from podium.core.errors import ConfigError
 from podium.core.imports import suggest
-from podium.core.specs import Action, Array, Box, Discrete, EnvSpec, MultiDiscrete, Observation
+from podium.core.specs import Action, Array, Box, Discrete, EnvSpec, MultiDiscrete
 from podium.core.types import Tree
+from podium.envs.codecs import Bytes, Categories, Codec, Form, clip_actions, to_spec
 from podium.envs.interface import HostEnv, TimeStep
 
 OWN_OPTIONS = frozenset(
@@ -57,7 +59,18 @@ def make_spec(env_id: str, kwargs: Mapping[str, Any]) -> EnvSpec:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"env.kwargs = {dict(kwargs)!r}: EnvPool's {env_id} refuses it: {error}") from None
     action = _action_spec(env_id, layout)
-    return EnvSpec(_observation_spec(layout), action, masked=_mask_key(layout, action) is not None)
+    return EnvSpec(to_spec(_observation_form(layout)), action, masked=_mask_key(layout, action) is not None)
+
+
+def make_pool_codec(env_id: str, kwargs: Mapping[str, Any]) -> Codec:
+    """How observations and actions differ from the spec: categories are numbers, choices need not begin at 0."""
+    layout = envpool.make_spec(env_id, **kwargs)
+    part, action = _action_part(layout), _action_spec(env_id, layout)
+    form = _observation_form(layout)
+    if isinstance(action, Box):
+        return Codec(form, partial(clip_actions, action))
+    low, _ = _action_bounds(part)
+    return Codec(form, lambda actions: actions + np.asarray(low, actions.dtype))
 
 
 class EnvPoolEnv(HostEnv):
@@ -137,7 +150,7 @@ class EnvPoolEnv(HostEnv):
         return TimeStep(
             obs=self._read(values),
             reward=values[places["reward"]],
-            terminated=done > truncated,
+            terminated=done > truncated,  # at its limit an episode is truncated, even one that ended there by itself
             truncated=truncated,
             mask=None if self._mask is None else values[self._mask].reshape(self.num_envs, -1).astype(np.bool_),
             episode_return=self._returns,
@@ -171,13 +184,16 @@ def _shape(part: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in part.shape if n != -1)
 
 
-def _leaf_spec(part: Any) -> Array:
-    shape, dtype = _shape(part), np.dtype(part.dtype)
+def _leaf_form(part: Any) -> Array | Categories | Bytes:
+    shape = _shape(part)
     if _is_category(part):
-        return Array((int(part.maximum) + 1,))
-    if dtype == np.uint8 and len(shape) == 3 and shape[0] < shape[2]:
-        return Array((*shape[1:], shape[0]), "uint8")  # EnvPool's images are [C, H, W]
-    return Array(shape, "uint8" if dtype == np.uint8 else "float32")
+        return Categories((int(part.maximum) + 1,), (0,))
+    if np.dtype(part.dtype) != np.uint8:
+        return Array(shape)
+    if len(shape) != 3:
+        return Bytes(*(np.broadcast_to(np.asarray(side, np.uint8), shape) for side in (part.minimum, part.maximum)))
+    # EnvPool's images are [C, H, W]
+    return Array((*shape[1:], shape[0]) if shape[0] < shape[2] else shape, "uint8")
 
 
 def _is_category(part: Any) -> bool:
@@ -185,14 +201,14 @@ def _is_category(part: Any) -> bool:
     return integers and _shape(part) == () and part.minimum == 0 and int(part.maximum) < 2**16
 
 
-def _observation_spec(layout: Any) -> Observation:
+def _observation_form(layout: Any) -> Form:
     tree: dict[str, Any] = {}
     for key, part in _observation_keys(layout).items():
         *folders, name = key.replace(":", ".").split(".")
         place = tree
         for folder in folders:
             place = place.setdefault(folder, {})
-        place[name] = _leaf_spec(part)
+        place[name] = _leaf_form(part)
     return _unwrap(tree["obs"])
 
 
@@ -204,13 +220,15 @@ def _unwrap(tree: Any) -> Any:
 
 
 def _leaf_reader(part: Any) -> Any:
-    spec = _leaf_spec(part)
-    if _is_category(part):
-        one_hot = np.eye(spec.shape[0], dtype=np.float32)
+    form = _leaf_form(part)
+    if isinstance(form, Categories):
+        one_hot = np.eye(form.nvec[0], dtype=np.float32)
         return lambda array: one_hot[array]
-    if spec.dtype == "uint8":
+    if isinstance(form, Bytes):
+        return form.encode
+    if form.dtype == "uint8":
         # a view: whoever stores the batch copies it anyway
-        return (lambda array: array.transpose(0, 2, 3, 1)) if spec.shape != _shape(part) else (lambda array: array)
+        return (lambda array: array.transpose(0, 2, 3, 1)) if form.shape != _shape(part) else (lambda array: array)
     if np.dtype(part.dtype) == np.float32:
         return lambda array: array
     return lambda array: array.astype(np.float32)

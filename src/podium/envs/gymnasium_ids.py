@@ -1,6 +1,7 @@
 """Gymnasium environments by id: which there are, and how one is made."""
 
 import importlib
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -55,7 +56,17 @@ def make(env_id: str, kwargs: Mapping[str, Any], render: bool = False) -> gymnas
     except ModuleNotFoundError as error:
         raise ConfigError(f"env.id = {env_id!r}: needs {error.name!r}: pip install {error.name}") from None
     except (TypeError, gymnasium.error.Error) as error:
+        if isinstance(error, TypeError) and not _is_mismatch(error, kwargs):
+            raise  # a mistake in the environment, to be shown with its traceback
         raise ConfigError(f"env.kwargs = {dict(kwargs)!r}: {env_id} refuses it: {error}") from None
+
+
+def _is_mismatch(error: TypeError, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the constructor does not take these arguments: it, or one that it hands them on to, was not entered."""
+    raised = error.__cause__ or error  # Gymnasium raises another one of its own from it
+    *_, (frame, _) = traceback.walk_tb(raised.__traceback__)
+    unknown = any(f"unexpected keyword argument {name!r}" in str(raised) for name in kwargs)
+    return unknown or frame.f_globals.get("__name__") == gymnasium.make.__module__
 
 
 def install_line(message: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from podium.core.errors import ConfigError
+from podium.envs.codecs import is_channels_first
 from podium.envs.rows import WrapEnv
 from podium.envs.wrappers import Wrapper
 
@@ -39,7 +40,7 @@ def wrapping(wrappers: Sequence[Wrapper]) -> WrapEnv | None:
 
 
 class FrameStack(gymnasium.Wrapper):
-    """The last `count` observations along the last axis; the first one of an episode fills them all."""
+    """The last `count` observations along the last axis, or the channels; an episode's first one fills them all."""
 
     def __init__(self, env: gymnasium.Env, count: int) -> None:
         super().__init__(env)
@@ -71,7 +72,8 @@ def _stack(space: spaces.Space, frames: Sequence[Any]) -> Any:
         return {key: _stack(part, [frame[key] for frame in frames]) for key, part in space.spaces.items()}
     if len(space.shape or ()) in (0, 2):
         return np.stack(frames, axis=-1)
-    return np.concatenate(frames, axis=-1)
+    channels_first = space.dtype == np.uint8 and is_channels_first(tuple(space.shape or ()))
+    return np.concatenate(frames, axis=0 if channels_first else -1)
 
 
 class ActionRepeat(gymnasium.Wrapper):

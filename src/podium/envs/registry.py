@@ -20,11 +20,16 @@ from podium.core.config import EnvConfig
 from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
 from podium.core.specs import EnvSpec
+from podium.envs.blame import blaming
+from podium.envs.codecs import Codec, make_codec
 from podium.envs.interface import HostEnv, JaxEnv
 from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse, stack_spec
 
 if TYPE_CHECKING:
     from podium.envs.envpool_plan import EnvPoolPlan
+
+RESERVED = {"playground": "MuJoCo Playground", "pettingzoo": "PettingZoo"}
+"""Names that will say which library, but that no adapter is written for yet."""
 
 LIBRARIES = {
     "gymnasium": "podium.envs.gymnasium_ids",
@@ -47,6 +52,7 @@ class ResolvedEnv:
     make_host: MakeHost
     jax_env: JaxEnv | None
     note: str
+    codec: Codec
 
 
 def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> ResolvedEnv:
@@ -58,6 +64,9 @@ def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> Res
     library, _, name = config.id.partition(":")
     if factory is not None:
         found = resolve_factory(config, wrappers, factory)
+    elif library in RESERVED and name:
+        own = "make it a JaxEnv or gymnasium.Env of your own, my_module:make_env (docs/environments.md)"
+        raise ConfigError(f"env.id = {config.id!r}: there is no adapter for {RESERVED[library]} yet; {own}")
     elif library in LIBRARIES:
         found = resolve_named(config, wrappers, library, name)
     elif is_python_path(config.id):
@@ -133,7 +142,8 @@ def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Cal
         raise ConfigError(f"env.kwargs = {dict(config.kwargs)!r}: {config.id} refuses it: {error}") from None
     if "seeds" in parameters:
         return resolve_own_host(config, wrappers, factory)
-    env = factory(**config.kwargs)
+    with blaming(f"{config.id} raised when it was called"):
+        env = factory(**config.kwargs)
     if isinstance(env, JaxEnv):
         forbid_processes(config)
         return resolve_jax("python", config.id, env, wrappers)
@@ -160,16 +170,19 @@ def resolve_own_host(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Ca
             raise refuse(wrapper, "a HostEnv of your own steps whole batches; only frame_stack goes around it")
 
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
-        env = factory(seeds=seeds, **config.kwargs)
+        from podium.envs.own_host import OwnHost
+
+        with blaming(f"{config.id} raised when it was called with seeds={[int(seed) for seed in seeds]}"):
+            env = factory(seeds=seeds, **config.kwargs)
         if not isinstance(env, HostEnv):
             kind = type(env).__name__
             raise ConfigError(f"env.id = {config.id!r}: takes seeds, so it must make a HostEnv, not {kind}")
-        return stack_frames(env, [wrapper.count for wrapper in wrappers])
+        return stack_frames(OwnHost(env, seeds), [wrapper.count for wrapper in wrappers])
 
     probe = make_host([0])
     spec = probe.spec
     probe.close()
-    return ResolvedEnv("python", "host", spec, make_host, None, f"{config.id} steps its own batches")
+    return ResolvedEnv("python", "host", spec, make_host, None, f"{config.id} steps its own batches", make_codec(spec))
 
 
 def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
@@ -183,6 +196,11 @@ def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper
         if not isinstance(env, JaxEnv):
             raise refuse(wrapper, f"must return a JaxEnv for {name}, not {type(env).__name__}")
 
+    if library == "python" or any(wrapper.function for wrapper in wrappers):
+        from podium.envs.own_jax import check_functions
+
+        check_functions(env, name)
+
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
         from podium.envs.host_from_jax import HostFromJax
 
@@ -190,7 +208,7 @@ def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper
 
     by = {"podium": "a JAX environment of Podium", "python": "a JAX environment of your own"}
     note = f"{name} is {by.get(library) or f'a JAX environment of {library} {version(library)}'}"
-    return ResolvedEnv(library, "jax", env.spec, make_host, env, note)
+    return ResolvedEnv(library, "jax", env.spec, make_host, env, note, make_codec(env.spec))
 
 
 def resolve_gymnasium(config: EnvConfig, wrappers: Sequence[Wrapper], name: str) -> ResolvedEnv:
@@ -221,10 +239,10 @@ def resolve_gymnasium_maker(
 ) -> ResolvedEnv:
     """Environments from a constructor, in this process or in `env.processes` others."""
     from podium.envs.gymnasium_wrappers import wrapping
-    from podium.envs.rows import probe
+    from podium.envs.rows import examine
 
     wrap = wrapping(wrappers)
-    spec = probe(partial(make, False), wrap)
+    spec, codec = examine(partial(make, False), wrap)
 
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
         if config.processes:
@@ -236,12 +254,12 @@ def resolve_gymnasium_maker(
         return GymnasiumEnv(partial(make, render), list(seeds), wrap, spec)
 
     where = {0: "", 1: ", in a process of its own"}.get(config.processes, f", in {config.processes} processes")
-    return ResolvedEnv(library, "host", spec, make_host, None, note + where)
+    return ResolvedEnv(library, "host", spec, make_host, None, note + where, codec)
 
 
 def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHost | None) -> ResolvedEnv:
     """An id that EnvPool steps; `make_drawing` makes the environments that draw pictures."""
-    from podium.envs.envpool import EnvPoolEnv, make_spec
+    from podium.envs.envpool import EnvPoolEnv, make_pool_codec, make_spec
 
     def make_host(seeds: Sequence[int] | np.ndarray, render: bool = False) -> HostEnv:
         if render and make_drawing is not None:
@@ -250,10 +268,12 @@ def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHo
         return stack_frames(env, plan.stacks)
 
     spec = make_spec(plan.name, plan.options)
+    codec = make_pool_codec(plan.name, plan.options)
     for count in plan.stacks:
         spec = stacked(spec, count)
+        codec = codec._replace(form=spec.observation)
     note = f"EnvPool steps {plan.name} (envpool {version('envpool')})"
-    return ResolvedEnv("envpool", "host", spec, make_host, None, note)
+    return ResolvedEnv("envpool", "host", spec, make_host, None, note, codec)
 
 
 def stacked(spec: EnvSpec, count: int) -> EnvSpec:

@@ -12,8 +12,10 @@ import numpy as np
 
 from podium.core.errors import ConfigError, EnvError, PodiumError
 from podium.core.specs import EnvSpec
+from podium.envs.blame import blaming
+from podium.envs.codecs import Codec
 from podium.envs.interface import TimeStep
-from podium.envs.spaces import action_decoder, action_spec, observation_spec, observation_writer
+from podium.envs.spaces import action_decoder, action_spec, observation_form, observation_spec, observation_writer
 
 MakeEnv = Callable[[], gymnasium.Env]
 WrapEnv = Callable[[gymnasium.Env], gymnasium.Env]
@@ -38,22 +40,24 @@ class Tally(gymnasium.Wrapper):
 
 def probe(make: MakeEnv, wrap: WrapEnv | None = None) -> EnvSpec:
     """The spec of one environment: made, reset once, closed."""
-    try:
+    return examine(make, wrap)[0]
+
+
+def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]:
+    """The same, and how its own observations and actions differ from its spec's."""
+    with blaming("the environment raised when it was made and reset (seed 0)"):
         env = make() if wrap is None else wrap(make())
         try:
             _, info = env.reset(seed=0)
         finally:
             env.close()
-    except PodiumError:
-        raise
-    except Exception as error:
-        own = "".join(traceback.format_exception(error))
-        raise EnvError(f"the environment raised when it was made and reset (seed 0):\n{own}") from error
-    return EnvSpec(
+    spec = EnvSpec(
         observation=observation_spec(env.observation_space),
         action=action_spec(env.action_space),
         masked="action_mask" in info,
     )
+    decode = action_decoder(env.action_space)
+    return spec, Codec(observation_form(env.observation_space), lambda actions: np.stack([*map(decode, actions)]))
 
 
 class Rows:

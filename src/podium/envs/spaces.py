@@ -1,9 +1,11 @@
 """Gymnasium spaces as Podium specs, and the codecs between the two for one environment.
 
-Floats and integers become float32, bytes stay bytes, categories become one-hot float32.
+Floats and integers become float32, categories one-hot float32; pictures stay bytes, as [H, W, C], and other bytes
+are scaled to float32.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from gymnasium import spaces
 from podium.core.errors import ConfigError, EnvError
 from podium.core.specs import Action, Array, Box, Discrete, MultiDiscrete, Observation
 from podium.core.types import Tree
+from podium.envs.codecs import Bytes, Categories, Form, to_image, to_image_shape, to_spec
 
 
 def observation_spec(space: spaces.Space) -> Observation:
@@ -20,19 +23,27 @@ def observation_spec(space: spaces.Space) -> Observation:
     >>> observation_spec(spaces.Discrete(3))
     Array(shape=(3,), dtype='float32')
     """
+    return to_spec(observation_form(space))
+
+
+def observation_form(space: spaces.Space) -> Form:
+    """What an observation of this space looks like as the environment gives it, but for a picture's layout."""
     match space:
-        case spaces.Box():
-            return Array(tuple(space.shape), "uint8" if space.dtype == np.uint8 else "float32")
-        case spaces.Discrete():
-            return Array((int(space.n),))
-        case spaces.MultiDiscrete():
-            return Array((int(space.nvec.sum()),))
-        case spaces.MultiBinary():
+        case spaces.Box() if space.dtype == np.uint8:
+            image = to_image_shape(tuple(space.shape))
+            return Bytes(space.low, space.high) if image is None else Array(image, "uint8")
+        case spaces.Box() | spaces.MultiBinary():
             return Array(tuple(space.shape))
+        case spaces.Discrete():
+            return Categories((int(space.n),), (int(space.start),))
+        case spaces.MultiDiscrete():
+            start = np.broadcast_to(space.start, space.shape)
+            nvec, start = (tuple(part.reshape(-1).tolist()) for part in (space.nvec, start))
+            return Categories(nvec, start, tuple(space.shape))
         case spaces.Dict():
-            return {key: observation_spec(part) for key, part in space.spaces.items()}
+            return {key: observation_form(part) for key, part in space.spaces.items()}
         case spaces.Tuple():
-            return {str(i): observation_spec(part) for i, part in enumerate(space.spaces)}
+            return {str(i): observation_form(part) for i, part in enumerate(space.spaces)}
     raise ConfigError(f"env.id: observation space {space} is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict")
 
 
@@ -89,13 +100,18 @@ def observation_writer(space: spaces.Space, name: str = "observation") -> Writer
             start = np.broadcast_to(space.start, space.shape).reshape(-1)
             return _one_hot_writer(space.nvec.reshape(-1), start, space.shape, name)
         case _:
-            return _array_writer(tuple(space.shape or ()), observation_spec(space), name)
+            return _array_writer(tuple(space.shape or ()), observation_form(space), name)
 
 
-def _array_writer(shape: tuple[int, ...], spec: Observation, name: str) -> Writer:
-    assert isinstance(spec, Array)
-    target = np.dtype(spec.dtype)
+def _array_writer(shape: tuple[int, ...], form: Form, name: str) -> Writer:
+    assert isinstance(form, Array | Bytes)
+    target = np.dtype("uint8" if isinstance(form, Bytes) else form.dtype)
     accepted: set[np.dtype] = {target}
+    arrange: Callable[[np.ndarray], np.ndarray] = np.asarray
+    if isinstance(form, Bytes):
+        arrange = form.encode
+    elif form.shape != shape:
+        arrange = partial(to_image, layout=shape, image=form.shape)
 
     def write(observation: Any, arrays: np.ndarray, row: int) -> None:
         array = np.asarray(observation)
@@ -105,7 +121,7 @@ def _array_writer(shape: tuple[int, ...], spec: Observation, name: str) -> Write
             if not np.can_cast(array.dtype, target, "same_kind"):
                 raise EnvError(f"{name} has dtype {array.dtype}, its space says {target}")
             accepted.add(array.dtype)
-        arrays[row] = array
+        arrays[row] = arrange(array)
 
     return write
 

@@ -15,7 +15,6 @@ EXTRAS = {
     "gymnax": ("gymnax",),
     "box2d": ("box2d", "box2d-py"),
     "atari": ("ale-py",),
-    "playground": ("playground",),
     "cluster": ("ray",),
     "dashboard": ("nicegui",),
     "wandb": ("wandb",),

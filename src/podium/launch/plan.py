@@ -79,7 +79,7 @@ def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes
     env = envs.resolve(experiment.env, env_factory)
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
-    notes = (*notes, env.note, f"mode {mode}: {why}")
+    notes = (*notes, env.note, f"mode {mode}: {why}", *_note_idle(experiment, env.spec))
     topology, experience = experiment.topology, algorithm.experience
     if isinstance(experience, Members):
         populations.check(experiment, experience, mode)
@@ -154,6 +154,16 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
     if wanted != "auto":
         return wanted, "asked for"
     return ("inline", "the environment runs on the host") if env.kind == "host" else ("fused", FUSED)
+
+
+def _note_idle(experiment: Experiment, spec: EnvSpec) -> tuple[str, ...]:
+    """Settings that this environment gives nothing to do."""
+    asked = getattr(experiment.algorithm, "normalize_observations", False)
+    if asked and all(part.dtype == "uint8" for part in jax.tree.leaves(spec.observation)):
+        return (
+            "algorithm.normalize_observations does nothing here: bytes are not normalised (pixels are divided by 255)",
+        )
+    return ()
 
 
 def _refuse_workers(experiment: Experiment) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from podium.core import settings
 from podium.core.errors import ConfigError
-from podium.core.specs import Array, Box
 from podium.core.types import Tree
 from podium.launch import training
 from podium.launch.plan import Plan, make_plan
@@ -34,40 +33,24 @@ class Policy:
         self._key = run_key(plan.experiment.seed)
         self._step = 0
 
-    def predict(
-        self, obs: Tree, memory: Tree = None, deterministic: bool = True, mask: np.ndarray | None = None
-    ) -> tuple[Any, Tree]:
-        """The action for an observation, and the memory to give back with the next; None starts an episode."""
-        obs = _cast(self.plan.env.spec.observation, obs)
-        if self.plan.env.spec.masked and mask is None:
+    def predict(self, obs: Any, memory: Tree = None, deterministic: bool = True, mask: Any = None) -> tuple[Any, Tree]:
+        """The action for an observation, and the memory to give back with the next; None starts an episode.
+
+        Both are as the environment itself has them: it is what a run's environments gave and took.
+        """
+        codec, masked = self.plan.env.codec, self.plan.env.spec.masked
+        obs, batched = codec.encode(obs)
+        if masked and mask is None:
             raise ConfigError("predict: this environment tells which actions are legal; give mask=info['action_mask']")
-        batched = self._is_batched(obs)
-        obs = obs if batched else jax.tree.map(lambda x: x[None], obs)
         batch = jax.tree.leaves(obs)[0].shape[0]
         first = np.full(batch, memory is None)
         memory = self.plan.algorithm.memory(self.params, batch) if memory is None else memory
-        mask = None if mask is None else np.asarray(mask, bool).reshape(batch, -1)
         keys = row_keys(self._key, np.arange(batch), self._step)
         self._step += 1
-        action, _, memory = self._act(self.params, memory, obs, first, mask, keys, greedy=deterministic)
-        action = np.asarray(action)
-        spec = self.plan.env.spec.action
-        if isinstance(spec, Box):
-            low, high = (np.reshape(side, spec.shape).astype(action.dtype) for side in (spec.low, spec.high))
-            action = np.clip(action, low, high)
+        legal = None if mask is None else _join_mask(mask, batch)
+        action, _, memory = self._act(self.params, memory, obs, first, legal, keys, greedy=deterministic)
+        action = codec.decode(np.asarray(action))
         return action if batched else action[0], memory
-
-    def _is_batched(self, obs: Tree) -> bool:
-        spec = self.plan.env.spec.observation
-        while not isinstance(spec, Array):
-            name = next(iter(spec))
-            spec, obs = spec[name], obs[name]
-        shape = np.shape(obs)
-        if shape == spec.shape:
-            return False
-        if shape[1:] == spec.shape:
-            return True
-        raise ConfigError(f"predict: an observation of shape {shape}: must be {spec.shape}, or a batch of those")
 
 
 def load_policy(directory: RunDirectory, env_factory: Callable | None = None, best: bool = False) -> Policy:
@@ -81,7 +64,7 @@ def load_policy(directory: RunDirectory, env_factory: Callable | None = None, be
     return Policy(plan, plan.algorithm.params(restored.tree), restored.update)
 
 
-def _cast(spec: Tree, obs: Tree) -> Tree:
-    if isinstance(spec, Array):
-        return np.asarray(obs, spec.dtype)
-    return {name: _cast(part, obs[name]) for name, part in spec.items()}
+def _join_mask(mask: Any, batch: int) -> np.ndarray:
+    """One mask [B, n], also of several choices, which Gymnasium has a tuple for."""
+    parts = mask if isinstance(mask, tuple) else (mask,)
+    return np.concatenate([np.asarray(part, bool).reshape(batch, -1) for part in parts], axis=1)

@@ -3,12 +3,13 @@
 import threading
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 
 from podium.core import toml
+from podium.core.algorithm_configs import AlgorithmConfig
 from podium.core.config import Experiment
 from podium.core.errors import CheckpointError, ConfigError, EnvError
 from podium.core.types import Tree
@@ -21,16 +22,19 @@ from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder
 from podium.runs.summary import Samples, Status, Summary, read_summary, write_summary
+from podium.runs.trackers import used_trackers
+
+STARTED_FROM = "started from the training state of "
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """The training state to go on from, and what was counted up to it."""
+    """The training state to go on from, what was counted up to it, and lines to print about it."""
 
     state: Tree
     counts: Counts
     track: Sequence[str]
-    resumed: bool
+    notes: tuple[str, ...]
 
 
 def begin(plan: Plan, init_from: RunDirectory | None, track: Sequence[str]) -> Beginning:
@@ -38,13 +42,15 @@ def begin(plan: Plan, init_from: RunDirectory | None, track: Sequence[str]) -> B
     state = jax.jit(lambda: training.initial_state(plan))()
     notes = []
     if init_from is not None:
-        state["train"] = adopt(state["train"], init_from)
-        notes.append(f"started from the training state of {init_from.name}")
-    return Beginning(state, Counts(notes=notes), track, resumed=False)
+        state["train"] = adopt(state["train"], init_from, plan.experiment.algorithm)
+        notes.append(f"{STARTED_FROM}{init_from.name}")
+    return Beginning(state, Counts(notes=notes), track, tuple(notes))
 
 
 def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
-    """At the newest checkpoint that is whole."""
+    """At the newest checkpoint that is whole; at the start, if none was written yet."""
+    if not Checkpoints(directory.checkpoints).updates():
+        return begin_anew(plan, directory)
     template = jax.eval_shape(lambda: training.initial_state(plan))
     restored = restore(directory, template)
     counts = Counts(**restored.metadata)
@@ -55,8 +61,24 @@ def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
         counts.notes.append(f"resumed at update {counts.updates}: the replay workers began empty")
     if plan.mode != "fused":
         counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
-    track = ("tensorboard",) if directory.tensorboard.exists() else ()
-    return Beginning(restored.tree, counts, track, resumed=True)
+    said = f"going on from checkpoint {restored.update}, at {counts.env_steps:,} steps"
+    return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
+
+
+def begin_anew(plan: Plan, directory: RunDirectory) -> Beginning:
+    """At the start of a run that ended before its first checkpoint: with its seed, it is the same run again."""
+    before = (read_summary(directory.path) or {}).get("notes", ())
+    if source := next((note.removeprefix(STARTED_FROM) for note in before if note.startswith(STARTED_FROM)), None):
+        again = f"podium train --config {directory.experiment_toml} --init-from {source}"
+        raise ConfigError(
+            f"run {directory.name} has no checkpoint yet, and began from another run: start it by `{again}`"
+        )
+    fresh = begin(plan, None, used_trackers(directory.path))
+    note = "there was no checkpoint yet, so the run began again from its start"
+    fresh.counts.notes.append(note)
+    if plan.in_one_process:
+        book_what_is_lost(fresh.counts, directory)
+    return replace(fresh, notes=(note,))
 
 
 def record(
@@ -70,10 +92,9 @@ def record(
 ) -> tuple[Recorder, Tree]:
     """Call `run` with a recorder, and keep the run directory true whatever comes of it."""
     experiment, counts = plan.experiment, beginning.counts
-    resume_update = counts.updates if beginning.resumed else None
     with (
         Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
-        MetricsLog(directory.path, beginning.track, _plain(experiment), resume_update) as log,
+        MetricsLog(directory.path, beginning.track, _plain(experiment), counts.updates) as log,
     ):
         recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report)
         write_summary(directory.path, summarize(plan, recorder, "running"))
@@ -114,14 +135,24 @@ def summarize(plan: Plan, recorder: Recorder, status: Status, score: float | Non
     )
 
 
-def adopt(train: Tree, source: RunDirectory) -> Tree:
+def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig) -> Tree:
     """Another run's training state, but with this run's hyper-parameters and its schedule from the start."""
     try:
         adopted = restore(source, train, part="train").tree
     except CheckpointError as error:
         raise ConfigError(f"--init-from {source.name}: {error}") from None
-    own = {name: getattr(train, name) for name in ("hyper", "steps") if name in getattr(train, "_fields", ())}
-    return adopted._replace(**own) if own else adopted
+    names = set(config.hyper())
+
+    def is_hyper(node: Any) -> bool:
+        """The dict that `init` was given is somewhere in the state that it made: that is an algorithm's contract."""
+        return isinstance(node, dict) and set(node) == names
+
+    if names and not any(map(is_hyper, jax.tree.leaves(train, is_leaf=is_hyper))):
+        lacks = f"the training state of {config.name} does not hold the dict `hyper` that its init was given"
+        right = "keep it there, or say HYPER = () if all settings come from the configuration"
+        raise ConfigError(f"--init-from {source.name}: {lacks}, so this run's could not take its place; {right}")
+    adopted = jax.tree.map(lambda own, other: own if is_hyper(own) else other, train, adopted, is_leaf=is_hyper)
+    return adopted._replace(steps=train.steps) if "steps" in getattr(train, "_fields", ()) else adopted
 
 
 def book_what_is_lost(counts: Counts, directory: RunDirectory) -> None:

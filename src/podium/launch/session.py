@@ -2,6 +2,8 @@
 
 import os
 import re
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +21,10 @@ from podium.launch.plan import Plan
 from podium.launch.recording import Beginning, begin, begin_again, record
 from podium.launch.restore import restore
 from podium.runs.directory import RunDirectory
+from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress
-from podium.runs.recorder import OnReport, Recorder
+from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
 from podium.runs.summary import amend_summary, read_summary
 from podium.runs.trackers import require_trackers
 
@@ -65,15 +68,31 @@ def resume(
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> None:
-    """Go on from the newest checkpoint that is whole."""
+    """Go on from the newest checkpoint that is whole, or from the start where there is none yet."""
     directory.require_writable()
     with directory.hold():
         beginning = begin_again(plan, directory)
-        done = beginning.counts.env_steps
-        if done >= plan.experiment.limits.total_steps:
-            raise ConfigError(f"run {directory.name} has done its {done:,} steps: give more with --total-steps")
+        _refuse_ended(plan, directory, beginning.counts)
+        if not plan.in_one_process:
+            cut_tail(directory.metrics, beginning.counts.updates)  # the learner would, but we follow the file before
         _write_experiment(directory, plan.experiment)
         _run(plan, directory, beginning, None, on_report, progress, metrics_port)
+
+
+def _refuse_ended(plan: Plan, directory: RunDirectory, counts: Counts) -> None:
+    """It would end again after one update."""
+    limits = plan.experiment.limits
+    match limit_reached(limits, counts, counts.last_returns):
+        case "total_steps":
+            raise ConfigError(
+                f"run {directory.name} has done its {counts.env_steps:,} steps: give more with --total-steps"
+            )
+        case "wall_s":
+            over = f"run {directory.name} has trained for its {limits.wall_s:g} s"
+            raise ConfigError(f"{over}: give more with --wall-s, counted from its start, or --wall-s none")
+        case "target_return":
+            over = f"run {directory.name} has reached its return of {limits.target_return:g}"
+            raise ConfigError(f"{over}: give a higher one with --target-return, or --target-return none")
 
 
 def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
@@ -95,9 +114,10 @@ def _run(
     progress: bool,
     metrics_port: int | None,
 ) -> None:
-    with Progress(plan.experiment.limits.total_steps, progress) as bar:
+    with Progress(plan.experiment.limits.total_steps, progress, directory.log) as bar:
+        bar.log(f"$ {_command_line()}    (in {Path.cwd()})")
         with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as figures:
-            for note in (*plan.notes, f"run {directory.path}"):
+            for note in (*plan.notes, *beginning.notes, f"run {directory.path}"):
                 bar.say(note)
             watch = figures.watched_by(on_report)
             if plan.in_one_process:
@@ -109,6 +129,13 @@ def _run(
             else:
                 distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, figures)
         _finish(plan, directory, bar)
+
+
+def _command_line() -> str:
+    """What started this process, as it was typed."""
+    program, *arguments = sys.argv
+    name = "podium" if Path(program).name in ("podium", "__main__.py") else program or "python"
+    return shlex.join([name, *arguments])
 
 
 def _finish(plan: Plan, directory: RunDirectory, bar: Progress) -> None:

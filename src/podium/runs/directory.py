@@ -22,8 +22,10 @@ CONTENTS = frozenset(
         "experiment.toml",
         "metrics.jsonl",
         "summary.json",
+        "log.txt",
         "checkpoints",
         "tensorboard",
+        "wandb",
         "videos",
         "logs",
         "ledger",
@@ -100,6 +102,11 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def log(self) -> Path:
+        """Each command that started or resumed it, and what it said then."""
+        return self.path / "log.txt"
+
+    @property
     def checkpoints(self) -> Path:
         """One directory for each checkpoint, named by its update."""
         return self.path / "checkpoints"
@@ -172,14 +179,20 @@ class RunDirectory:
         with file:
             return None if _try_lock(file, fcntl.LOCK_SH) else _read_holder(file)
 
-    def require_writable(self) -> None:
-        """Raise ConfigError unless files can be made here; `podium resume` asks before it trains."""
-        probe = self.path / f".writable-{os.getpid()}"
+    def require_writable(self, folder: str = "") -> None:
+        """Raise ConfigError unless files can be made here, or in a folder of it, which is made.
+
+        `podium resume` asks before it trains, and `podium eval --video` before it plays.
+        """
+        place = self.path / folder
+        probe = place / f".writable-{os.getpid()}"
         try:
+            if folder:
+                place.mkdir(exist_ok=True)
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise ConfigError(f"run directory {str(self.path)!r} cannot be written: {error.strerror}") from None
+            raise ConfigError(f"run directory {str(place)!r} cannot be written: {error.strerror}") from None
 
 
 def list_runs(root: Path) -> list[RunDirectory]:

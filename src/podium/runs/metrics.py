@@ -21,7 +21,7 @@ class MetricsLog:
     with MetricsLog(run.path, track=("tensorboard",), experiment=to_dict(experiment)) as log:
         log.write({"update": 1, "step": 2048, "wall_s": 0.4, "episode_return": 21.5, "loss": 0.3})
 
-    `resume_update`: rows after this update are dropped, because the checkpoint that a run goes on from
+    `resume_update`: rows after this update are dropped, because the checkpoint that a run goes on from (0: its start)
     does not know of them; so the file of a resumed run equals that of one never interrupted, but for its clock.
     """
 
@@ -35,7 +35,7 @@ class MetricsLog:
         require_trackers(track)
         path = directory / "metrics.jsonl"
         try:
-            last_step = _cut_tail(path, resume_update)
+            last_step = cut_tail(path, resume_update)
             self._file = path.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
@@ -98,11 +98,11 @@ def _whole_rows(file: Path) -> list[tuple[int, dict[str, Any]]]:
     return rows
 
 
-def _cut_tail(path: Path, resume_update: int | None) -> int | None:
+def cut_tail(path: Path, resume_update: int | None) -> int | None:
     """Drop a half-written last line, and rows after `resume_update`; returns the step of the last row that stays."""
     if not path.exists():
         return None
-    keep, last_step = 0, None
+    keep, last_step = 0, None if resume_update is None else 0
     for end, row in _whole_rows(path):
         if resume_update is not None and row.get("update", 0) > resume_update:
             break

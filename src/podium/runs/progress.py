@@ -1,9 +1,13 @@
-"""How far a run is, on the screen: a bar in a terminal, one line in a notebook, lines in a log."""
+"""How far a run is, on the screen: a bar in a terminal, one line in a notebook, lines in a log.
+
+What stays on the screen stays in the run's log.txt too.
+"""
 
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 LINE_EVERY_S = 5.0
@@ -77,9 +81,10 @@ class Progress:
         progress.update(2048, episode_return=21.5, steps_per_s=40_000)
     """
 
-    def __init__(self, total_steps: int, enabled: bool = True) -> None:
+    def __init__(self, total_steps: int, enabled: bool = True, log: Path | None = None) -> None:
         self._total_steps = total_steps
         self._enabled = enabled
+        self._log = log
         self._display: Display | None = None
         self._started = time.monotonic()
         self._last: Report | None = None
@@ -95,9 +100,16 @@ class Progress:
         self._display.show(self._last)
 
     def say(self, line: str) -> None:
-        """Print a line above the bar; nothing if progress is disabled."""
+        """Print a line above the bar, unless progress is disabled, and keep it in the log."""
+        self.log(line)
         if self._display is not None:
             self._display.say(line)
+
+    def log(self, line: str) -> None:
+        """Append a line to the log alone, with its time."""
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()

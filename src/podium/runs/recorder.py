@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.core.config import Experiment
+from podium.core.config import Experiment, LimitsConfig
 from podium.core.errors import TrainingError
 from podium.core.types import Tree
 from podium.runs.checkpoint import Checkpoints
@@ -161,7 +161,7 @@ class Recorder:
 
     def save(self, tree: Tree) -> None:
         """Save the training state with the counts that belong to it; returns once the state is copied."""
-        self._refuse_nan(tree)
+        self._refuse_bad_state(tree)
         # Of what this process produced, the checkpoint knows what was trained; the rest may yet be lost.
         self.counts.produced = self._produced_before + self.counts.env_steps - self._steps_at_start
         self.counts.last_returns = list(self._returns)
@@ -206,32 +206,37 @@ class Recorder:
             others = f" ({', '.join(bad[1:])} too)" if bad[1:] else ""
             raise self._stop(f"{bad[0]} is {values[bad[0]]} at update {self.counts.updates}{others}")
 
-    def _refuse_nan(self, tree: Tree) -> None:
+    def _refuse_bad_state(self, tree: Tree) -> None:
         """A loss can be the last finite one: the parameters that it gave must not replace a good checkpoint."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree["train"]):
-            if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
-                raise self._stop(f"train{jax.tree_util.keystr(path)} has nan after update {self.counts.updates}")
+            if jnp.issubdtype(leaf.dtype, jnp.floating) and not bool(jnp.isfinite(leaf).all()):
+                bad = "nan" if bool(jnp.isnan(leaf).any()) else "inf"
+                raise self._stop(f"train{jax.tree_util.keystr(path)} has {bad} after update {self.counts.updates}")
 
     def _stop(self, why: str) -> TrainingError:
         kept = f"checkpoint {self._saved_update} is kept" if self._saved_update else "there is no checkpoint yet"
         return TrainingError(f"{why}, so training stopped; {kept}; try a smaller algorithm.learning_rate")
 
     def _judge(self, row: dict[str, Any]) -> None:
-        limits = self._experiment.limits
-        reached = (
-            self.counts.env_steps >= limits.total_steps
-            or (limits.wall_s is not None and self.counts.wall_s >= limits.wall_s)
-            or (
-                limits.target_return is not None
-                and len(self._returns) == WINDOW
-                and row["episode_return"] >= limits.target_return
-            )
-        )
-        if reached:
-            self.ended = "done"
+        reached = limit_reached(self._experiment.limits, self.counts, self._returns)
+        ended: Status | None = None if reached is None else "done"
         if self._on_report is not None and self._on_report(row) is False:
-            self.ended = "stopped"
+            # Asked no more: the other updates of a fused dispatch are made, and reported, but the answer stands.
+            ended, self._on_report = "stopped", None
+        self.ended = self.ended or ended
         self.end_if_interrupted()
+
+
+def limit_reached(limits: LimitsConfig, counts: Counts, returns: Collection[float]) -> str | None:
+    """The field of `limits` that ends a run with these counts and last returns, if one does."""
+    if counts.env_steps >= limits.total_steps:
+        return "total_steps"
+    if limits.wall_s is not None and counts.wall_s >= limits.wall_s:
+        return "wall_s"
+    target = limits.target_return
+    if target is not None and len(returns) == WINDOW and float(np.mean(list(returns))) >= target:
+        return "target_return"
+    return None
 
 
 def _mean(values: Iterable[float]) -> float | None:

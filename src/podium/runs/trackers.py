@@ -1,6 +1,7 @@
 """Where metrics are shown beside their file: TensorBoard, and Weights & Biases."""
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,13 +126,13 @@ class WeightsAndBiases:
     def __init__(self, directory: Path, experiment: dict[str, Any], last_step: int | None) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
-        resume = "auto" if last_step is not None else None
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "podium"),
+            id=keep_id(directory / "wandb"),
             name=directory.name,
             dir=str(directory),
             config=experiment,
-            resume=resume,
+            resume="allow",  # goes on with the run of that id, if there is one
         )
         self._run.define_metric("*", step_metric="step")
 
@@ -151,6 +152,20 @@ TRACKERS: dict[str, Callable[[Path, dict[str, Any], int | None], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
 }
+
+
+def keep_id(folder: Path) -> str:
+    """An id of this run that no other has, the same each time: what a resumed run is found by."""
+    file = folder / "id"
+    folder.mkdir(exist_ok=True)
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()
+
+
+def used_trackers(directory: Path) -> tuple[str, ...]:
+    """Those that a run has written to: each has a folder of its name."""
+    return tuple(name for name in TRACKERS if (directory / name).is_dir())
 
 
 def require_trackers(names: Iterable[str]) -> None:
