@@ -51,14 +51,13 @@ def train(
     folder: Path,
     name: str,
     steps: int,
-    env: str = "gymnasium:CartPole-v1",
     xla_flags: str | None = None,
     options: Sequence[str] = (),
     **changes: Any,
 ) -> subprocess.Popen:
     """Gymnasium, since a process that imports EnvPool takes half as long again to start."""
     settings = flags(tiny(**({"topology__actors": 2, "topology__transport": "shm"} | changes)))
-    args = ["train", "ppo", env, "--name", name, "--total-steps", str(steps), *options, *settings]
+    args = ["train", "ppo", "gymnasium:CartPole-v1", "--name", name, "--total-steps", str(steps), *options, *settings]
     more = {} if xla_flags is None else {"XLA_FLAGS": xla_flags}
     STARTED.append(start(*args, cwd=folder, **more))
     return STARTED[-1]
@@ -120,7 +119,7 @@ def synchronous(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     same = {"env__num_envs": 6, "topology__slots": 6, "topology__staleness": 0}
     try:
         for name, way in WAYS.items():
-            process = train(folder, name, 960, env="CartPole-v1", xla_flags="", **same, **way)
+            process = train(folder, name, 960, xla_flags="", **same, **way)
             assert process.wait(LIMIT_S) == 0, said(folder)
     finally:
         end_all()
