@@ -56,7 +56,8 @@ def quick_flags() -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """Programs that compile quickly, and the modules of these tests importable; `XLA_FLAGS=""` compiles as users do."""
-    return {**os.environ, "XLA_FLAGS": quick_flags(), "PYTHONPATH": str(TESTS)} | more
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "XLA_FLAGS": quick_flags(), "PYTHONPATH": paths} | more
 
 
 def start(*args: str | Path, cwd: Path, **more: str) -> subprocess.Popen:

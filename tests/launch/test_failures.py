@@ -114,8 +114,9 @@ def test_environments_that_hang_end_a_run_of_one_process(tmp_path: Path, capsys:
     assert said.strip() == "error: the environments have not finished a step for 1 s (limits.hang_s)"
 
 
-def test_an_actor_that_hangs_is_replaced_and_its_log_says_where_it_hung(tmp_path: Path) -> None:
-    kwargs = f'{{how="hang",flag="{tmp_path}/flag"}}'
+@pytest.mark.parametrize("how", ["hang", "hang in reset"])
+def test_an_actor_that_hangs_is_replaced_and_its_log_says_where_it_hung(how: str, tmp_path: Path) -> None:
+    kwargs = f'{{how="{how}",flag="{tmp_path}/flag"}}'
     settings = tiny(env__kwargs=kwargs, limits__hang_s=4, topology__transport="shm")
     done = commands.podium(
         "train", "ppo", "launch.faulty:make", "--name", "run", *STEPS, *flags(settings), cwd=tmp_path

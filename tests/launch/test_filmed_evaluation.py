@@ -1,6 +1,7 @@
 """A film of a MuJoCo policy on a machine without a screen."""
 
 import ctypes.util
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 import podium
 from launch import commands
 from launch.commands import tiny
+from podium.core import settings
+from podium.launch import training
+from podium.launch.evaluation import play_versions
+from podium.launch.plan import make_plan
+from podium.protocol.memory import MemoryTransport
+from podium.protocol.schema import Version
+from podium.runs.directory import RunDirectory
+from podium.workers.layout import make_layouts
 
 
 @pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="no libEGL to draw with: apt-get install libegl1")
@@ -19,3 +28,30 @@ def test_mujoco_is_filmed_without_a_screen(tmp_path: Path) -> None:
     assert filmed.returncode == 0, filmed.stderr
     (video,) = (tmp_path / "runs" / "hop" / "videos").glob("*.mp4")
     assert video.stat().st_size > 1000
+
+
+def test_an_evaluator_that_cannot_film_says_so_once_and_plays_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = tiny(evaluation__video=True, evaluation__episodes=2)
+    plan = make_plan(settings.resolve("ppo", "launch.faulty:make", preset=None, overrides=changes).experiment)
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    params = layouts.params.arrays(plan.algorithm.params(training.initial_state(plan)["train"]))
+    stop, returns, steps = threading.Event(), [], []
+    with MemoryTransport() as transport:
+        publisher = transport.parameter_publisher("main", layouts.params.schema)
+        reader = transport.parameter_reader(publisher.endpoint, layouts.params.schema)
+        publisher.publish(Version(0, 0), params)
+
+        def beat(figures: dict[str, float]) -> None:
+            returns.append(figures["return"])
+            publisher.publish(Version(0, len(returns)), params)
+            if len(returns) == 3:
+                stop.set()
+
+        follow = steps.clear
+        play_versions(plan, layouts, reader, RunDirectory(tmp_path), stop, beat, follow, lambda: steps.append(0))
+    assert returns == [8.0, 8.0, 8.0], "episodes of eight steps"
+    assert len(steps) >= 8, "each step is a sign of life"
+    said = capsys.readouterr().out
+    assert said.count("evaluation.video: no more videos: ") == 1

@@ -61,3 +61,20 @@ def test_a_signal_during_compilation_ends_the_run_too(env: str, tmp_path: Path) 
     finally:
         if process.poll() is None:
             end(process)
+
+
+def test_a_signal_before_the_workers_have_begun_ends_a_run_of_many_processes(tmp_path: Path) -> None:
+    settings = tiny(topology__actors=2, topology__transport="shm")
+    process = start("train", "ppo", "gymnasium:CartPole-v1", "--name", "run", *ENDLESS, *flags(settings), cwd=tmp_path)
+    run = tmp_path / "runs" / "run"
+    try:
+        assert wait_until(lambda: (run / "workers.json").exists(), process), (tmp_path / "said").read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 130, (tmp_path / "said").read_text()
+    finally:
+        if process.poll() is None:
+            end(process)
+    assert b"Traceback" not in (tmp_path / "said").read_bytes()
+    summary = podium.Run(run).summary
+    assert (summary["status"], summary["env_steps"], summary["episode_return"]["n"]) == ("interrupted", 0, 0)
+    assert summary["samples"]["unexplained"] == 0

@@ -57,7 +57,6 @@ class Stage(Spawner):
         self.starts: list[tuple[str, float]] = []
         self.frozen: set[str] = set()
         self.progress = 0
-        self.deaths: list[tuple[str, int, int]] = []
         self.refuses: OSError | None = None
         self.directory = Directory(lease_s=5, clock=lambda: self.now)
         self.supervisor = Supervisor(
@@ -65,7 +64,6 @@ class Stage(Spawner):
             self,
             self.directory,
             limits=limits,
-            on_death=lambda *life: self.deaths.append(life),
             clock=lambda: self.now,
         )
         self.supervisor.start()
@@ -106,7 +104,7 @@ def test_five_deaths_without_progress_end_the_run_with_the_last_traceback() -> N
         stage.run(1.5)
         stage.end("actor-0", 1, f"Traceback (most recent call last):\nValueError: {life}")
     stage.run(0.2)
-    assert stage.deaths == [("actor", 0, number) for number in range(5)]
+    assert [life.entry.incarnation for life in stage.lives if life.name == "actor-0"] == [0, 1, 2, 3, 4]
     assert stage.supervisor.restarts == {"actor": 4}
     stage.end("learner-0", STOPPED)
     stage.run(1)
@@ -173,7 +171,7 @@ def test_the_learners_end_ends_the_others_first_kindly_then_not() -> None:
     assert stage.current("actor-0").done == []
     assert stage.supervisor.outcome == Outcome("done", "", 0)
     assert states(stage) == ["ended"] * 3
-    assert stage.deaths == []
+    assert stage.supervisor.restarts == {}
 
 
 def test_stop_gives_the_learner_time_for_a_checkpoint_and_the_others_as_long() -> None:
@@ -220,7 +218,6 @@ def test_a_configuration_error_ends_the_run_at_once_with_its_line() -> None:
     stage.run(1)
     assert stage.supervisor.outcome == Outcome("failed", "env.num_envs = 0: must be at least 1", 2)
     assert stage.supervisor.restarts == {}
-    assert stage.deaths == [("actor", 0, 0)]
 
 
 def test_what_would_fail_again_after_hours_is_not_tried_again() -> None:
@@ -255,7 +252,6 @@ def test_a_lease_that_ran_out_though_the_process_lives_gets_it_killed_and_replac
     stage.run(1)
     assert states(stage) == ["running"] * 3
     assert stage.supervisor.restarts == {"actor": 1}
-    assert stage.deaths == [("actor", 1, 0)]
 
 
 def test_who_never_registers_has_two_minutes_for_its_imports() -> None:

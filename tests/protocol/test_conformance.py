@@ -108,7 +108,6 @@ def to_the_end(self: MemoryInferenceClient, timeout: float) -> list[Reply]:
         (Meeting, "join", without_checks, senders.another_schema_is_refused, "nothing of a refused sender"),
         (Meeting, "join", without_checks, senders.an_older_incarnation_is_refused, "nothing of a refused sender"),
         (Meeting, "leave", forgotten, senders.senders_come_and_go, "is received"),
-        (Meeting, "leave", forgotten, senders.the_retired_are_drained_and_forgotten, "is received"),
         (MemorySampleReceiver, "_release", never_released, samples.releases_come_in_any_order, "gets a buffer"),
         (MemorySampleSender, "acquire", lambda *_: None, samples.fragments_arrive_exactly, "gets a buffer"),
         (MemoryParameterPublisher, "publish", not_copied, parameters.versions_read_stay_as_they_are, "publish copies"),

@@ -5,6 +5,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def test_of_a_killed_sender_all_that_was_committed_comes_and_nothing_else(
         check_content(received)
         received.release()
     assert receiver.receive(0.1) is None
-    receiver.retire(SenderId(0, 0))
+    ShmTransport(directory).sample_sender(f"shm:{directory}", SCHEMA, SenderId(0, 1), 1).close()
     assert receiver.senders() == {}
     assert not list(directory.glob("ring-*"))
 
@@ -259,6 +260,17 @@ def test_what_a_killed_owner_left_is_swept_and_the_living_stay(tmp_path: Path, s
     mine.remove()
     assert sweep(tmp_path) == []
     assert not mine.path.exists()
+
+
+def test_what_was_killed_while_it_was_made_is_swept_once_it_is_old(tmp_path: Path) -> None:
+    new, old, owned = (tmp_path / f".podium-{name}" for name in ("new", "old", "owned"))
+    for path in (new, old, owned):
+        path.mkdir()
+    (owned / "owner").touch()
+    for path in (old, owned):
+        os.utime(path, (0, time.time() - 3600))
+    assert sweep(tmp_path) == [old, owned]
+    assert list(tmp_path.iterdir()) == [new], "it may be in the making"
 
 
 def test_more_than_there_is_of_shared_memory_is_an_error_in_one_line_and_leaves_nothing() -> None:

@@ -14,6 +14,7 @@ import pytest
 from podium.protocol.schema import ALIGNMENT, Field, Schema, SenderId, Version
 from podium.protocol.shm import ShmTransport, create_directory
 from podium.protocol.shm import transport as shm_transport
+from podium.protocol.shm.ring import HEADER, NAME_BYTES, attach_ring
 from podium.protocol.streams import FragmentHeader, RefusedError, StreamError, Transport
 from podium.protocol.testing import PROMISES, Subject
 from podium.protocol.testing.inference import REPLY, REQUEST, answer, expect_answer, poll, request
@@ -162,6 +163,26 @@ def test_a_file_that_is_no_segment_is_counted_and_costs_nobody_else_anything(tra
     send(other, receiver, 0)
     assert sorted(receive(receiver).sender.worker for _ in range(2)) == [0, 1]
     assert receiver.counters.malformed == 3
+
+
+def test_a_fragment_that_makes_no_sense_is_counted_and_its_credit_goes_back(transport: ShmTransport) -> None:
+    receiver = transport.sample_receiver(SMALL)
+    sender = transport.sample_sender(receiver.endpoint, SMALL, SenderId(0, 0), 2)
+    ring = attach_ring(transport.directory, SenderId(0, 0))
+    for sequence in range(4):
+        buffer = sender.acquire(1.0)
+        assert buffer is not None, "no credit is lost"
+        sender.commit(buffer, header(sequence))
+        if sequence % 2:
+            ring.queue[sequence % 2] = 7
+        else:
+            name = ring._headers + HEADER.size * buffer.index + HEADER.size - NAME_BYTES
+            ring.segment.memory[name] = 0xFF  # no letter of UTF-8
+        assert receiver.receive(0.0) is None
+        assert receiver.counters.malformed == sequence + 1
+    assert [sender.acquire(1.0) is not None for _ in range(2)] == [True, True]
+    sender.close()
+    assert receiver.senders() == {}
 
 
 def test_versions_must_grow(transport: ShmTransport) -> None:

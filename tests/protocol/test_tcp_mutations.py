@@ -19,6 +19,7 @@ from podium.protocol.tcp.wire import (
     TO_CLIENT,
     Answer,
     Bye,
+    Credit,
     Fetch,
     Fragments,
     Hello,
@@ -308,7 +309,7 @@ def test_of_a_message_with_one_wrong_fragment_nothing_is_taken():
         assert stream.counters.malformed == 3
 
 
-def test_frames_that_cannot_be_stacked_are_refused():
+def test_frames_that_cannot_be_stacked_are_refused_and_their_credit_goes_back():
     header = FragmentHeader("main", 0, 0, Version(0, 0), 1, 1)
     hello = Hello("samples", 1, 0, 17, 0, [4], [schema_words(FRAMES)])
     with TcpTransport(KEYS) as serving:
@@ -322,6 +323,17 @@ def test_frames_that_cannot_be_stacked_are_refused():
             socket.send_multipart([two, b"\xff" * 97])
             assert receiver.receive(LIMIT) is not None
             until(lambda: receiver.receive(0.0) is None and receiver.counters.malformed == 4, lambda: receiver.counters)
+            credited: set[int] = set()
+
+            def hear() -> bool:
+                receiver.receive(0.0)  # whoever receives pays what is owed
+                while socket.poll(0):
+                    message, _ = parse(TO_CLIENT, socket.recv())
+                    credited.update(message.numbers if isinstance(message, Credit) else ())
+                return len(credited) == 3
+
+            until(hear, lambda: credited)
+            assert credited == {0, 2, 3}, "not of the one that was received and is not released"
 
 
 def test_a_client_refuses_what_a_server_cannot_say():

@@ -1,6 +1,7 @@
 """Who has no key gets nothing from a TCP stream, and does not disturb those who have."""
 
 import socket as sockets
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -80,7 +81,12 @@ def hears(endpoint: str, keys: RunKeys | None) -> bool:
 
 def test_a_client_with_the_runs_key_is_answered(stream):
     assert hears(stream[0].endpoint, KEYS.for_clients())
-    stream[0].retire(SenderId(1, 0))  # the fixture asks who is left
+    # A newer life takes its place and leaves: the fixture asks who is left.
+    with TcpTransport(KEYS.for_clients()) as connecting:
+        connecting.sample_sender(stream[0].endpoint, SCHEMA, SenderId(1, 1), 2).close()
+    end = time.monotonic() + LIMIT
+    while SenderId(1, 1) in stream[0].senders():
+        assert time.monotonic() < end
 
 
 def test_a_client_without_the_runs_key_gets_nothing(stream):

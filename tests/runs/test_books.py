@@ -5,7 +5,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from podium.runs.books import ActorLedger, Booking, Books, balance, tally
+from podium.runs.books import ActorLedger, Booking, Books, balance, next_incarnation, tally
 from podium.runs.summary import Samples
 
 
@@ -169,3 +169,14 @@ def test_a_record_that_was_cut_in_the_middle_gives_the_one_before(tmp_path: Path
     at = newest.rindex(b'"undone":1')
     file.write_bytes(newest[:at] + b'"undone":9' + newest[at + 10 :])
     assert Books(tmp_path).account.trained == 5
+
+
+def test_no_life_of_an_actor_or_a_replay_worker_has_been_in_an_earlier_session(tmp_path: Path) -> None:
+    assert next_incarnation(tmp_path) == 0
+    ActorLedger.create(tmp_path, worker=0, incarnation=0)
+    assert next_incarnation(tmp_path) == 1
+    for life in (0, 1):  # it was started again, the actor never
+        books = Books(tmp_path, "replay-0")
+        books.begin(life)
+        books.close()
+    assert next_incarnation(tmp_path) == 2

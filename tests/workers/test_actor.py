@@ -244,8 +244,8 @@ def test_an_error_of_an_environment_ends_the_actor():
 
 def test_an_actor_that_was_taken_for_dead_is_told_so():
     stage = Stage()
-    stage.receiver.retire(SenderId(0, 0))
-    with pytest.raises(RefusedError, match="retired"), stage:
+    stage.transport.sample_sender(stage.receiver.endpoint, stage.layouts.record.schema, SenderId(0, 1), 1)
+    with pytest.raises(RefusedError, match="was replaced by incarnation 1"), stage:
         stage.join()
 
 

@@ -180,6 +180,29 @@ def test_replaced_clients_requests_are_asked_again_of_the_new_ones():
         policy.replace([])
 
 
+def test_what_a_worker_was_asked_before_it_went_is_nobodys_answer_when_it_is_back():
+    stage = Stage(2, "podium:Catch-v0", servers=2)
+    policy, (first, second) = stage.policy, stage.clients
+    assert isinstance(policy, ServedPolicy)
+    for slot in range(2):
+        policy.submit(slot, request(stage, slot))
+    policy.replace([second])
+    expect_answers(stage, choose(policy, 2, lambda: answer_all(stage, stage.servers[1], Version(0, 2))))
+    again = stage.transport.inference_server(*stage.schemas)
+    first.rebind(again.endpoint)  # its request of long ago fails now
+    policy.replace([first, second])
+    for slot in (1, 0):
+        policy.submit(slot, request(stage, slot))
+
+    def serve() -> None:
+        answer_all(stage, again, Version(1, 0))
+        answer_all(stage, stage.servers[1], Version(1, 0))
+
+    choices = choose(policy, 2, serve)
+    assert sorted(choice.slot for choice in choices) == [0, 1]
+    expect_answers(stage, choices)
+
+
 def test_at_staleness_0_an_answer_of_an_older_version_is_asked_for_again():
     stage = Stage(1, "podium:Catch-v0", staleness=0, servers=1)
     policy = stage.policy

@@ -107,7 +107,7 @@ def _tell_end(run: "RunDirectory") -> int:
         raise PodiumError(f"run {run.name} ended without a word; `podium resume {run.name}` goes on where it can")
     saved = [int(path.name) for path in run.checkpoints.glob("*") if path.name.isdecimal()]
     checkpoint = f"checkpoint {max(saved)}" if saved else "no checkpoint yet"
-    advice = "" if status == "done" else f"; `podium resume {run.name}` goes on"
+    advice = "" if status == "done" or not saved else f"; `podium resume {run.name}` goes on"
     print(f"run {run.name}: {status} after {steps:,} steps, {checkpoint}{advice}")
     return 0
 
@@ -139,6 +139,9 @@ def _show_workers(run: "RunDirectory", holder: "Holder") -> None:
     print(f"\n{run.name} is {status.state}{note}")
     headers = ["worker", "pid", "state", "for", "restarts", "rate", "waits for"]
     print_table(headers, [_worker_row(worker, status.host) for worker in status.workers])
+    for worker in status.workers:
+        if books := _books(worker.metrics):
+            print(books)
 
 
 def _worker_row(worker: "WorkerStatus", host: str) -> list[object]:
@@ -164,6 +167,17 @@ def _rate(metrics: Mapping[str, float | None]) -> str | None:
     """
     rates = (f"{value:,.0f} {name[:-6]}/s" for name, value in metrics.items() if name.endswith("_per_s") and value)
     return next(rates, None)
+
+
+def _books(metrics: Mapping[str, float | None]) -> str | None:
+    """What became of the steps that actors have made, which the learner reports as `samples_X`.
+
+    >>> _books({"queue": 3.0, "samples_produced": 61107.0, "samples_trained": 60254.0, "samples_lost": 0.0})
+    'steps: produced 61,107, trained 60,254, lost 0'
+    """
+    books = {name.removeprefix("samples_"): value for name, value in metrics.items() if name.startswith("samples_")}
+    said = [f"{name.replace('_', ' ')} {value:,.0f}" for name, value in books.items() if value is not None]
+    return f"steps: {', '.join(said)}" if said else None
 
 
 def _longest_wait(metrics: Mapping[str, float | None]) -> str | None:

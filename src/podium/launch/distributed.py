@@ -20,7 +20,14 @@ from podium.runs.books import next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.progress import Progress
 from podium.runs.recorder import OnReport
-from podium.runs.summary import amend_summary, read_summary
+from podium.runs.summary import (
+    EpisodeReturn,
+    Staleness,
+    Summary,
+    amend_summary,
+    read_summary,
+    write_summary,
+)
 
 TICK_S = 0.05
 
@@ -38,6 +45,7 @@ def run(
     """Run a plan's program to its end; raises if it failed."""
     sweep()
     since = next_incarnation(directory.ledger)
+    _begin_summary(plan, directory, beginning, since)
     tail = Tail(directory.metrics, beginning.counts.updates)
     owned = create_directory(f"{directory.name[:100]}-{os.getpid()}-{secrets.token_hex(3)}")
     try:
@@ -87,7 +95,10 @@ def _watch(
             if not stopped and on_report(row) is False:
                 stopped = True
                 supervisor.stop("on_report returned False")
-        figures.workers = {f"{w.role}-{w.index}": w.metrics for w in supervisor.status().workers}
+        figures.workers = {
+            f"{worker.role}-{worker.index}": worker.metrics | {"restarts": worker.restarts}
+            for worker in supervisor.status().workers
+        }
         if interrupt.is_set():
             supervisor.stop("interrupted")
         pause.wait(TICK_S)
@@ -98,13 +109,39 @@ def _watch(
     return stopped
 
 
+def _begin_summary(plan: Plan, directory: RunDirectory, beginning: Beginning, since: int) -> None:
+    """There is one from the first moment: a learner that is stopped while it imports has not written any."""
+    if beginning.resumed and read_summary(directory.path) is not None:
+        amend_summary(directory.path, status="running")
+        return
+    counts = beginning.counts
+    summary = Summary(
+        status="running",
+        env_steps=counts.env_steps,
+        updates=counts.updates,
+        wall_s=counts.wall_s,
+        compile_s=counts.compile_s,
+        steps_per_s=None,
+        episode_return=EpisodeReturn(),
+        eval_return=None,
+        samples=tally(directory.ledger, since),
+        staleness=Staleness(),
+        restarts={},
+        mode=plan.mode,
+        env_library=plan.env.library,
+        seed=plan.experiment.seed,
+        notes=tuple(counts.notes),
+    )
+    write_summary(directory.path, summary)
+
+
 def _status(directory: RunDirectory, outcome: Outcome, stopped: bool) -> str:
     """As the learner wrote it, but for what it could not know."""
     if outcome.status == "failed":
         return "failed"
     if stopped:
         return "stopped"
-    written = (read_summary(directory.path) or {}).get("status", "failed")
+    written = (read_summary(directory.path) or {}).get("status", "running")
     return "interrupted" if written == "running" else written
 
 

@@ -24,11 +24,13 @@ EVALUATION_SEED = 1_000_003
 """Added to a run's seed, so that evaluation plays other episodes than training did."""
 
 
-def evaluate_params(plan: Plan, params: Tree, episodes: int, seed: int) -> Evaluation:
+def evaluate_params(
+    plan: Plan, params: Tree, episodes: int, seed: int, on_step: Callable[[], None] = lambda: None
+) -> Evaluation:
     """Greedy episodes, each in an environment of its own."""
     env = plan.env.make_host(_seeds(seed, episodes))
     try:
-        return evaluate(plan.algorithm, params, env, run_key(seed))
+        return evaluate(plan.algorithm, params, env, run_key(seed), on_step=on_step)
     finally:
         env.close()
 
@@ -46,11 +48,15 @@ def play_versions(
     stop: threading.Event,
     beat: Callable[[dict[str, float]], None],
     follow: Callable[[], None],
+    on_step: Callable[[], None] = lambda: None,
 ) -> None:
-    """The evaluator: greedy episodes with the newest version, again and again, until `stop` is set."""
+    """The evaluator: greedy episodes with the newest version, again and again, until `stop` is set.
+
+    What cannot be filmed is said once, and played all the same.
+    """
     config = plan.experiment.evaluation
     seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
-    plays = 0
+    plays, filming = 0, config.video
     while not stop.is_set():
         follow()
         news = reader.read(timeout=0.5)
@@ -58,13 +64,17 @@ def play_versions(
             continue
         version, arrays = news
         params = layouts.params.tree(arrays)
-        played = evaluate_params(plan, params, max(1, config.episodes), seed)
+        played = evaluate_params(plan, params, max(1, config.episodes), seed, on_step)
         plays += 1
         figures = {"plays": plays, "return": played.mean, "stderr": played.stderr, "update": version.update}
         beat(figures)
         print(f"update {version.update}: return {played.mean:.1f} +- {played.stderr:.1f}", flush=True)
-        if config.video:
-            film(Policy(plan, params, version.update), directory, seed)
+        if filming:
+            try:
+                film(Policy(plan, params, version.update), directory, seed, on_step)
+            except Exception as error:  # noqa: BLE001 - each library that draws fails in its own way
+                filming = False
+                print(f"evaluation.video: no more videos: {error}", flush=True)
 
 
 def draw_without_a_screen() -> None:
@@ -75,12 +85,13 @@ def draw_without_a_screen() -> None:
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 
 
-def film(policy: Policy, directory: RunDirectory, seed: int) -> Path:
+def film(policy: Policy, directory: RunDirectory, seed: int, on_step: Callable[[], None] = lambda: None) -> Path:
     """One greedy episode as an mp4 in the run's videos."""
     frames: list[np.ndarray] = []
     env = policy.plan.env.make_host(_seeds(seed, 1), render=True)
     try:
-        evaluate(policy.plan.algorithm, jax.device_get(policy.params), env, run_key(seed), on_frame=frames.append)
+        params = jax.device_get(policy.params)
+        evaluate(policy.plan.algorithm, params, env, run_key(seed), on_frame=frames.append, on_step=on_step)
     except NotImplementedError:
         raise ConfigError(
             f"--video: {policy.plan.experiment.env.id} draws no pictures; one of Gymnasium does"

@@ -1,9 +1,9 @@
 """Where the peers of a worker are: streams go after those that have come back elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from podium.orchestrator.worker import WorkerContext
 from podium.protocol.directory import Entry
+from podium.protocol.membership import Member
 from podium.protocol.streams import InferenceClient, ParameterReader, SampleSender
 
 End = SampleSender | ParameterReader | InferenceClient
@@ -11,18 +11,36 @@ NAMES: dict[type, str] = {SampleSender: "samples", ParameterReader: "parameters"
 
 
 class Follow:
-    """Called by a worker that waits: where a peer has come back, perhaps elsewhere, the streams to it go there."""
+    """Called by a worker that waits: where a peer has come back, perhaps elsewhere, the streams to it go there.
 
-    def __init__(self, context: WorkerContext, ends: Sequence[tuple[Entry, End]]) -> None:
-        self._member = context.member
+    `servers` is told when inference workers die or come back: the clients of those that are there now. If none is, it
+    is not told, and requests wait for the first that comes back.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        ends: Sequence[tuple[Entry, End]],
+        servers: Callable[[list[InferenceClient]], None] | None = None,
+    ) -> None:
+        self._member = member
         self._ends = list(ends)
+        self._servers = servers
+        self._there = [end for _, end in ends if isinstance(end, InferenceClient)]
 
     def __call__(self) -> None:
+        there = []
         for i, (peer, end) in enumerate(self._ends):
-            for entry in self._member.entries(peer.role):
-                if entry.ready and entry.index == peer.index and entry.incarnation > peer.incarnation:
+            found = [entry for entry in self._member.entries(peer.role) if entry.ready and entry.index == peer.index]
+            for entry in found:
+                if entry.incarnation > peer.incarnation:
                     self._ends[i] = entry, end
                     end.rebind(entry.endpoints[_stream_of(end)])
+            if found and isinstance(end, InferenceClient):
+                there.append(end)
+        if self._servers and there and there != self._there:
+            self._there = there
+            self._servers(there)
 
 
 def _stream_of(end: End) -> str:

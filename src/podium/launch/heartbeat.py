@@ -1,45 +1,23 @@
-"""What a worker tells of itself while it runs, and what ends it if it no longer does.
+"""What a worker tells of itself while it runs.
 
-with Watchdog(limit_s=300) as watchdog:
-    beat = Beat(context, watchdog)
-    while ...:
-        beat(worker.metrics())         # about once a second, from the thread that works
+beat = Beat(context, watchdog)
+while ...:
+    beat(worker.metrics())         # about once a second, from the thread that works
 """
 
-import faulthandler
-import threading
 import time
-from types import TracebackType
+from collections.abc import Callable
+from dataclasses import asdict
 
 from podium.orchestrator.status import read_status
 from podium.orchestrator.worker import WorkerContext
+from podium.runs.books import tally
 from podium.runs.directory import RunDirectory
 from podium.workers.learner import Learner
 from podium.workers.member_learner import MemberLearner
 from podium.workers.replay_learner import ReplayLearner
 
 FIGURES_S = 1.0
-
-
-class Watchdog:
-    """Ends this process if it is not called for so long, and writes into its log where each thread was.
-
-    Leases are renewed by a thread of their own, so they say that a process lives, not that it gets on. From the first
-    call until it is closed; a thread of a larger process it does not watch.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-
-    def __call__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            faulthandler.dump_traceback_later(self._limit_s, exit=True)
-
-    def __enter__(self) -> "Watchdog":
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        faulthandler.cancel_dump_traceback_later()
 
 
 class Beat:
@@ -50,15 +28,14 @@ class Beat:
 
     RATES = ("updates", "steps", "rows")
 
-    def __init__(self, context: WorkerContext, watchdog: Watchdog | None = None) -> None:
+    def __init__(self, context: WorkerContext, watchdog: Callable[[], None] = lambda: None) -> None:
         self._member = context.member
         self._watchdog = watchdog
         self._before: dict[str, float] = {}
         self._at = time.monotonic()
 
     def __call__(self, counts: dict[str, float]) -> None:
-        if self._watchdog is not None:
-            self._watchdog()
+        self._watchdog()
         now = time.monotonic()
         seconds, grown = now - self._at, {name: value - self._before.get(name, 0.0) for name, value in counts.items()}
         self._before, self._at = counts, now
@@ -74,12 +51,16 @@ class Beat:
 
 
 class Figures:
-    """Figures of all workers once a second, for the learner's report: as the launcher last wrote them."""
+    """Figures of all workers once a second, for the learner's report: as the launcher last wrote them.
+
+    The learner's own have the run's books: what actors have produced by now, and what became of it.
+    """
 
     def __init__(
         self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | MemberLearner
     ) -> None:
         self._beat, self._run, self._worker = Beat(context), run, worker
+        self._since = context.payload["since"]
         self._due = 0.0
 
     def __call__(self) -> dict[str, float]:
@@ -87,7 +68,8 @@ class Figures:
         if now < self._due:
             return {}
         self._due = now + FIGURES_S
-        self._beat(self._worker.metrics())
+        samples = asdict(tally(self._run.ledger, self._since, running=True))
+        self._beat(self._worker.metrics() | {f"samples_{what}": steps for what, steps in samples.items()})
         status = read_status(self._run.workers_json)
         return {
             f"{worker.role}-{worker.index}/{name}": value

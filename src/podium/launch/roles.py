@@ -6,8 +6,8 @@ worker that is started again, or elsewhere, is the same.
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,15 @@ import jax
 
 from podium.algorithms.algorithm import Members
 from podium.core import settings
-from podium.core.errors import PodiumError
+from podium.core.config import Experiment
 from podium.core.types import Tree
 from podium.launch import crew, recording, training
-from podium.launch.evaluation import play_versions
+from podium.launch.evaluation import draw_without_a_screen, play_versions
 from podium.launch.following import Follow
-from podium.launch.heartbeat import Beat, Figures, Watchdog
+from podium.launch.heartbeat import Beat, Figures
 from podium.launch.plan import Plan, make_plan
+from podium.launch.waiting import DATA_LIMIT_S, PEER_LIMIT_S, first_update, wait_for, wait_for_data
+from podium.launch.watchdog import Watchdog
 from podium.ops.keys import run_key
 from podium.orchestrator.worker import WorkerContext
 from podium.protocol.directory import Entry
@@ -35,6 +37,7 @@ from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
+from podium.runs.summary import Samples
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.learner import Learner
@@ -46,49 +49,52 @@ from podium.workers.replay_layout import make_replay_layouts
 from podium.workers.replay_learner import TURNS, ReplayLearner
 from podium.workers.served_policy import ServedPolicy
 
-PEER_LIMIT_S = 300.0
-"""How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine."""
 REPLY_LIMIT_S = 10.0
 """How long an inference worker may take for a request; compiling comes before it announces itself."""
 
 
-class PeerError(PodiumError):
-    """A worker that this one needs has not appeared."""
-
-
 def learner(context: WorkerContext) -> None:
     """Learn from whatever actors send, from the newest checkpoint on if there is one."""
-    run, plan = _read_run(context)
-    payload, layouts = context.payload, _layouts(plan)
-    if Checkpoints(run.checkpoints).updates():
-        beginning = recording.begin_again(plan, run)
-    else:
-        init_from = payload["init_from"]
-        source = None if init_from is None else RunDirectory(Path(init_from))
-        beginning = recording.begin(plan, source, payload["track"])
-    bar = Progress(plan.experiment.limits.total_steps)
     with ExitStack() as stack:
+        run, plan, watchdog = stack.enter_context(_watched(context))
+        payload, layouts = context.payload, _layouts(plan)
+        beginning = _beginning(context, run, plan)
+        bar = Progress(plan.experiment.limits.total_steps)
         transport = stack.enter_context(_transport(context, plan))
         publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
         build = _learner_of_rows if plan.experiment.topology.replay_workers else _learner_of_fragments
+        watchdog.be_patient()
         worker, endpoints = build(context, run, plan, layouts, beginning, transport, publisher, stack)
 
         def work(recorder: Recorder) -> Tree:
-            recorder.tally = lambda: tally(run.ledger, payload["since"], running=True)
+            def count() -> Samples:
+                return tally(run.ledger, payload["since"], running=True)
+
+            recorder.tally = count
+            watchdog.be_patient()
             began = time.monotonic()
             worker.warm_up()
             worker.publish()
             context.member.announce({**endpoints, "parameters": publisher.endpoint})
             with worker:
-                while not worker.wait(0.5) and not context.stop.is_set():
-                    pass  # actors import and compile, too: neither is part of the rate
+                # Actors import and compile, too: neither is part of the rate.
+                limit_s = max(DATA_LIMIT_S, 2 * plan.experiment.limits.hang_s)
+                wait_for_data(worker.wait, lambda: count().produced, context.stop, limit_s, watchdog.be_patient)
                 recorder.start(time.monotonic() - began)
-                with _watchdog(plan) as watchdog:
-                    training.learn(worker, recorder, watchdog, Figures(context, run, worker))
+                training.learn(worker, recorder, watchdog, Figures(context, run, worker))
+                watchdog.be_patient()  # the last checkpoint
             return worker.state
 
         with bar:
             recording.record(plan, run, beginning, bar, context.stop, None, work)
+
+
+def _beginning(context: WorkerContext, run: RunDirectory, plan: Plan) -> recording.Beginning:
+    if Checkpoints(run.checkpoints).updates():
+        return recording.begin_again(plan, run)
+    init_from = context.payload["init_from"]
+    source = None if init_from is None else RunDirectory(Path(init_from))
+    return recording.begin(plan, source, context.payload["track"])
 
 
 def _learner_of_fragments(
@@ -125,27 +131,27 @@ def _learner_of_rows(
     shapes, share = make_replay_layouts(plan.replay, layouts), training.make_share(plan)
     schemas, life = (shapes.request.schema, shapes.answer.schema), SenderId(0, context.incarnation)
     rows, ends = [share.updates * share.rows] * TURNS, []
-    for entry in _wait_for(context, "replay", plan.experiment.topology.replay_workers):
+    for entry in wait_for(context, "replay", plan.experiment.topology.replay_workers):
         client = transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, PEER_LIMIT_S)
         ends.append((entry, stack.enter_context(closing(client))))
     version = Version(context.incarnation, beginning.counts.updates)
-    clients, follow = [client for _, client in ends], Follow(context, ends)
+    clients, follow = [client for _, client in ends], Follow(context.member, ends)
     return training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow), {}
 
 
 def replay(context: WorkerContext) -> None:
     """Keep this shard's part of the past."""
-    run, plan = _read_run(context)
-    layouts, workers = _layouts(plan), plan.experiment.topology.replay_workers
-    experience = replace(plan.replay, capacity=plan.replay.capacity // workers)
-    shapes, life = make_replay_layouts(experience, layouts), context.payload["since"] + context.incarnation
     with ExitStack() as stack:
-        watchdog = stack.enter_context(_watchdog(plan))
+        run, plan, watchdog = stack.enter_context(_watched(context))
+        layouts, workers = _layouts(plan), plan.experiment.topology.replay_workers
+        experience = replace(plan.replay, capacity=plan.replay.capacity // workers)
+        shapes, life = make_replay_layouts(experience, layouts), context.payload["since"] + context.incarnation
         transport = stack.enter_context(_transport(context, plan))
         receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
         server = stack.enter_context(closing(transport.inference_server(shapes.request.schema, shapes.answer.schema)))
         books = Books(run.ledger, f"replay-{context.index}")
         stack.callback(books.close)
+        books.begin(life)
         _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
         key = jax.random.fold_in(jax.random.fold_in(key, context.index), life)
         share, beat = training.make_share(plan), Beat(context, watchdog)
@@ -158,36 +164,43 @@ def replay(context: WorkerContext) -> None:
 
 def actor(context: WorkerContext) -> None:
     """Step this actor's share of the environments."""
-    run, plan = _read_run(context)
-    layouts = _layouts(plan)
     life = SenderId(context.index, context.payload["since"] + context.incarnation)
     with ExitStack() as stack:
-        watchdog = stack.enter_context(_watchdog(plan))
+        run, plan, watchdog = stack.enter_context(_watched(context))
+        layouts = _layouts(plan)
         transport = stack.enter_context(_transport(context, plan))
-        peer = _wait_for(context, "learner")[0]
+        peer = wait_for(context, "learner")[0]
+        watchdog.be_patient()
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
         stack.enter_context(closing(reader))
         servers = _ask_servers(context, plan, layouts, transport, life)
         for _, client in servers:
             stack.enter_context(closing(client))
+        ask: Callable[[list[InferenceClient]], None] | None = None
+        watchdog.be_patient()
         if isinstance(plan.algorithm.experience, Members):
             mean = Mean(layouts.params, reader)
-            update = _first_update(context, mean, reader)
+            update = first_update(context, mean, reader)
+            watchdog()  # environments have no longer to start than to step
             slots = crew.make_member_slots(plan, layouts, context.index, update, context.incarnation)
             make = partial(crew.make_member_actor, plan, layouts, slots, mean, life)
         else:
             policy = _policy(plan, layouts, reader, [client for _, client in servers])
-            update = _first_update(context, policy, reader)
+            update = first_update(context, policy, reader)
+            ask = policy.replace if isinstance(policy, ServedPolicy) else None
+            watchdog()
             slots = crew.make_slots(plan, layouts, context.index, update, context.incarnation)
             make = partial(crew.make_actor, plan, layouts, slots, policy)
+        watchdog.be_patient()
         stack.callback(crew.close_slots, slots)
         shards = plan.experiment.topology.replay_workers
-        keeper = _wait_for(context, "replay", shards)[context.index % shards] if shards else peer
+        keeper = wait_for(context, "replay", shards)[context.index % shards] if shards else peer
         samples = keeper.endpoints["samples"]
+        watchdog.be_patient()
         sender = transport.sample_sender(samples, layouts.record.schema, life, crew.credits(plan))
         stack.enter_context(closing(sender))
         ledger = ActorLedger.create(run.ledger, *life)
-        follow = Follow(context, [(keeper, sender), (peer, reader), *servers])
+        follow = Follow(context.member, [(keeper, sender), (peer, reader), *servers], ask)
         worker = make(sender, ledger, Beat(context, watchdog), follow)
         worker.warm_up()
         context.member.announce({})
@@ -197,17 +210,17 @@ def actor(context: WorkerContext) -> None:
 
 def inference(context: WorkerContext) -> None:
     """Choose actions for all actors that ask."""
-    _, plan = _read_run(context)
-    layouts, topology = _layouts(plan), plan.experiment.topology
     with ExitStack() as stack:
-        watchdog = stack.enter_context(_watchdog(plan))
+        _, plan, watchdog = stack.enter_context(_watched(context))
+        layouts, topology = _layouts(plan), plan.experiment.topology
         transport = stack.enter_context(_transport(context, plan))
-        peer = _wait_for(context, "learner")[0]
+        peer = wait_for(context, "learner")[0]
+        watchdog.be_patient()
         server = stack.enter_context(closing(transport.inference_server(layouts.request.schema, layouts.answer.schema)))
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
         stack.enter_context(closing(reader))
         rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
-        follow = Follow(context, [(peer, reader)])
+        follow = Follow(context.member, [(peer, reader)])
         beat = Beat(context, watchdog)
         worker = InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s, beat, follow)
         worker.warm_up()
@@ -218,32 +231,43 @@ def inference(context: WorkerContext) -> None:
 
 def evaluator(context: WorkerContext) -> None:
     """Play greedy episodes with the newest version, again and again."""
-    run, plan = _read_run(context)
-    layouts = _layouts(plan)
+    draw_without_a_screen()
     with ExitStack() as stack:
+        run, plan, watchdog = stack.enter_context(_watched(context))
+        layouts = _layouts(plan)
         transport = stack.enter_context(_transport(context, plan))
-        peer = _wait_for(context, "learner")[0]
+        peer = wait_for(context, "learner")[0]
+        watchdog.be_patient()
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
         stack.enter_context(closing(reader))
         context.member.announce({})
-        follow = Follow(context, [(peer, reader)])
-        play_versions(plan, layouts, reader, run, context.stop, Beat(context), follow)
+        follow_learner = Follow(context.member, [(peer, reader)])
+
+        def follow() -> None:
+            watchdog.be_patient()  # it compiles each time that it plays, or films
+            follow_learner()
+
+        beat = Beat(context, watchdog.be_patient)
+        play_versions(plan, layouts, reader, run, context.stop, beat, follow, watchdog)
 
 
-def _read_run(context: WorkerContext) -> tuple[RunDirectory, Plan]:
+@contextmanager
+def _watched(context: WorkerContext) -> Iterator[tuple[RunDirectory, Plan, Watchdog]]:
+    """The run and its plan, and who watches over this process from now on: libraries may hang as they begin, too."""
     run = RunDirectory(Path(context.payload["run"]))
     experiment = settings.read_experiment(run.experiment_toml)
+    with Watchdog(experiment.limits.hang_s) as watchdog:
+        yield run, _plan(context, experiment), watchdog
+
+
+def _plan(context: WorkerContext, experiment: Experiment) -> Plan:
     if experiment.env.threads is None:  # actors share the cores, so that EnvPool's threads do not crowd each other
         share = (os.cpu_count() or 1) // (experiment.topology.actors or 1)
         experiment = replace(experiment, env=replace(experiment.env, threads=max(1, share)))
     plan, shm = make_plan(experiment), Path(context.payload["shm"])
     if isinstance(plan.algorithm.experience, Members) and shm.is_dir():
         plan.algorithm.experience.table.share(shm)  # one on each host
-    return run, plan
-
-
-def _watchdog(plan: Plan) -> Watchdog:
-    return Watchdog(plan.experiment.limits.hang_s)
+    return plan
 
 
 def _layouts(plan: Plan) -> Layouts:
@@ -261,17 +285,6 @@ def _transport(context: WorkerContext, plan: Plan) -> Transport:
     return TcpTransport(context.keys, share=Path(context.payload["shm"]))
 
 
-def _wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Entry]:
-    """Those that have announced themselves, once there are so many of them."""
-    deadline = time.monotonic() + PEER_LIMIT_S
-    while time.monotonic() < deadline:
-        if found := context.member.wait_for(role, count, timeout=1.0):
-            return found
-        if context.stop.is_set():
-            raise SystemExit(0)
-    raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
-
-
 def _ask_servers(
     context: WorkerContext, plan: Plan, layouts: Layouts, transport: Transport, life: SenderId
 ) -> list[tuple[Entry, InferenceClient]]:
@@ -282,7 +295,7 @@ def _ask_servers(
     schemas = layouts.request.schema, layouts.answer.schema
     return [
         (entry, transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, REPLY_LIMIT_S))
-        for entry in _wait_for(context, "inference", plan.experiment.topology.inference_workers)
+        for entry in wait_for(context, "inference", plan.experiment.topology.inference_workers)
     ]
 
 
@@ -291,17 +304,3 @@ def _policy(plan: Plan, layouts: Layouts, reader: ParameterReader, clients: Sequ
     if plan.mode == "inline":
         return InlinePolicy(plan.algorithm, layouts, reader, staleness)
     return ServedPolicy(clients, layouts, reader if staleness == 0 else None)
-
-
-def _first_update(context: WorkerContext, policy: Policy | Mean, reader: ParameterReader) -> int:
-    """The update that the newest parameters are of."""
-    deadline = time.monotonic() + PEER_LIMIT_S
-    while time.monotonic() < deadline and not context.stop.is_set():
-        policy.refresh(0.5)
-        if policy.version is not None:
-            return policy.version.update
-        if (news := reader.read(0.5)) is not None:
-            return news[0].update
-    if context.stop.is_set():
-        raise SystemExit(0)
-    raise PeerError(f"{context.role}-{context.index}: no parameters have come for {PEER_LIMIT_S:.0f} s")

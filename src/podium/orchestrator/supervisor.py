@@ -54,8 +54,7 @@ class Outcome:
 class Supervisor:
     """One for a run; all methods are called from one thread. `restarts` counts by role.
 
-    The run is done when all workers of the role `lead` have finished. `on_death(role, index, incarnation)` is called
-    for every life that ended unasked, `say` with a line for whoever reads along.
+    The run is done when all workers of the role `lead` have finished. `say` is given lines for whoever reads along.
     """
 
     def __init__(
@@ -66,13 +65,11 @@ class Supervisor:
         *,
         lead: str = "learner",
         limits: Limits = LIMITS,
-        on_death: Callable[[str, int, int], None] | None = None,
         say: Callable[[str], None] | None = None,
         status: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spawner, self._directory, self._limits, self._clock = spawner, directory, limits, clock
-        self._on_death = on_death or (lambda role, index, incarnation: None)
         self._say = say or (lambda line: None)
         self._posts = [Post(group, index) for group in program.groups for index in range(group.count)]
         self._leads = [post for post in self._posts if post.group.role == lead]
@@ -217,7 +214,6 @@ class Supervisor:
             if post in self._leads and code != STOPPED:
                 self._end(Outcome("failed", f"{post.name} failed while it stopped: {cause}", 1))
         else:
-            self._on_death(*post.life)
             self._judge(post, code, cause, now)
 
     def _cause(self, post: Post, code: int) -> str:

@@ -5,7 +5,8 @@
  inference    actor    InferenceClient    <-> InferenceServer inference    a reply belongs to its request
 
 Every wait has a limit in seconds and returns None (or nothing) when it is over; the caller then looks whether it
-should stop, or whether its peer has moved. One thread at a time uses an end.
+should stop, or whether its peer has moved. One thread at a time uses an end; only of a SampleReceiver, any other thread
+may ask for `senders` and `release` what was received while one receives.
 """
 
 from abc import ABC, abstractmethod
@@ -60,7 +61,8 @@ class Buffer:
 class Received:
     """A fragment at the receiver. The arrays may be the sender's own memory: they are valid until `release`.
 
-    `release` gives the credit back, so it is called when the fragment has been trained on (or dropped), once.
+    `release` gives the credit back, so it is called when the fragment has been trained on (or dropped), once, from any
+    thread.
     """
 
     sender: SenderId
@@ -115,11 +117,7 @@ class SampleReceiver(ABC):
 
     @abstractmethod
     def senders(self) -> dict[SenderId, int]:
-        """Who is connected, and how many committed fragments of theirs wait here (queue fill)."""
-
-    @abstractmethod
-    def retire(self, sender: SenderId) -> None:
-        """This sender is dead: forget it once what it has committed is received. A later sign of life is refused."""
+        """Who is connected, and how many committed fragments of theirs wait here (queue fill). From any thread."""
 
     @abstractmethod
     def close(self) -> None:

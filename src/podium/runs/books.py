@@ -108,12 +108,13 @@ class Entry(msgspec.Struct):
 
 
 class Account(msgspec.Struct):
-    """The learner's record."""
+    """The learner's record, or a replay worker's."""
 
     trained: int = 0
     stale: int = 0
     undone: int = 0
     lives: dict[str, Entry] = {}
+    keeper: int = -1  # the last life of the replay worker that keeps it
 
 
 class Booking(NamedTuple):
@@ -146,6 +147,11 @@ class Books:
         """Begin, or go back to a checkpoint: what was trained on and it does not know of is undone."""
         self.account.undone += max(0, self.account.trained - trained)
         self.account.trained = trained
+        self._write()
+
+    def begin(self, life: int) -> None:
+        """A replay worker begins a life. No two may have the same: the learner knows by it what it has counted."""
+        self.account.keeper = life
         self._write()
 
     def arrive(self, booking: Booking) -> bool:
@@ -215,8 +221,7 @@ def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
     What an actor of this session had under way when it ended by itself (or has, if the run is `running`) is in
     flight; what the others had under way when they died is lost.
     """
-    names = sorted(path.name for path in directory.glob("replay-*")) if directory.is_dir() else []
-    account = merge([_read(directory, name) for name in ("learner", *names)])
+    account = merge([_read(directory, name) for name in ("learner", *_replays(directory))])
     ledgers = {path.name.removeprefix("actor-"): ActorLedger.open(path) for path in _ledgers(directory)}
     return balance(account, ledgers, since, running)
 
@@ -264,8 +269,13 @@ def balance(account: Account, ledgers: Mapping[str, ActorLedger], since: int = 0
 
 
 def next_incarnation(directory: Path) -> int:
-    """Greater than that of every actor that has kept a ledger here: a resumed run's actors begin with it."""
-    return 1 + max((int(path.name.rpartition(".")[2]) for path in _ledgers(directory)), default=-1)
+    """Greater than that of every actor and replay worker that has kept books here: a resumed run's begin with it."""
+    actors = [int(path.name.rpartition(".")[2]) for path in _ledgers(directory)]
+    return 1 + max([*actors, *(_read(directory, name).keeper for name in _replays(directory))], default=-1)
+
+
+def _replays(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("replay-*")) if directory.is_dir() else []
 
 
 def _ledgers(directory: Path) -> list[Path]:

@@ -24,6 +24,12 @@ MEANINGS = {
     "episodes": "Training episodes that have ended.",
     "staleness": "Mean versions between acting and training, in the last update.",
     "restarts": "How often the supervisor has started it again.",
+    "samples_produced": "Valid env steps that the run's actors have made.",
+    "samples_trained": "Of those, trained on by the learner that there is.",
+    "samples_stale": "Of those, too old to be trained on.",
+    "samples_lost": "Of those, lost with who was killed.",
+    "samples_undone": "Of those, trained on after the checkpoint that a learner went back to.",
+    "samples_in_flight": "Of those, on the way to the learner.",
 }
 
 

@@ -33,10 +33,11 @@ def evaluate(
     key: jax.Array,
     greedy: bool = True,
     on_frame: Callable[[np.ndarray], None] | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """One episode of each of the environments, so that short episodes do not count more often.
 
-    `on_frame` is given a picture of environment 0 at each of its steps.
+    `on_frame` is given a picture of environment 0 at each of its steps; `on_step` is called at each step.
     """
     env_ids = jnp.arange(env.num_envs)
     act = jax.jit(
@@ -52,6 +53,7 @@ def evaluate(
             on_frame(env.render())
         action, _, memory = act(params, memory, now.obs, first, now.mask, step)
         now = env.step(np.asarray(action))
+        on_step()
         first, over = over, now.terminated | now.truncated
         ended = playing & now.episode_over
         returns[ended], lengths[ended] = now.episode_return[ended], now.episode_length[ended]

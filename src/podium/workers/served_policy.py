@@ -110,7 +110,9 @@ class ServedPolicy(Policy):
 
     def _take(self, desk: _Desk, replies: list[Reply]) -> Iterator[Choice]:
         for slot, version, arrays in replies:
-            request = desk.out.pop(slot)
+            request = desk.out.pop(slot, None)
+            if request is None:
+                continue  # asked before its worker went, and of another since
             if arrays is None:
                 desk.fail()
                 self._failed += 1

@@ -52,7 +52,6 @@ class Meeting:
         self.condition = threading.Condition()
         self.rings: dict[SenderId, Ring] = {}
         self.newest: dict[int, int] = {}  # incarnation of each worker
-        self.retired: dict[int, int] = {}
         self.receiver: MemorySampleReceiver | None = None
         self.schema: Schema | None = None
 
@@ -61,8 +60,6 @@ class Meeting:
         worker, incarnation = ring.sender
         if self.schema is not None and (difference := self.schema.difference(ring.schema)):
             raise RefusedError(f"the receiver takes another schema: {difference}")
-        if incarnation <= self.retired.get(worker, -1):
-            raise RefusedError(f"{ring.sender} was retired: it was taken for dead")
         if incarnation < self.newest.get(worker, -1):
             raise RefusedError(f"{ring.sender} was replaced by incarnation {self.newest[worker]}")
         if ring.sender in self.rings:
@@ -194,14 +191,6 @@ class MemorySampleReceiver(SampleReceiver):
         """Who is there, and how many fragments wait."""
         with self._meeting.condition:
             return {sender: len(ring.queue) for sender, ring in self._meeting.rings.items()}
-
-    def retire(self, sender: SenderId) -> None:
-        """Forget it once it is empty."""
-        meeting = self._meeting
-        with meeting.condition:
-            meeting.retired[sender.worker] = max(sender.incarnation, meeting.retired.get(sender.worker, -1))
-            if (ring := meeting.rings.get(sender)) is not None:
-                meeting.refuse(ring, f"{sender} was retired: it was taken for dead")
 
     def close(self) -> None:
         """Leave all as it is, for the next receiver."""

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from podium.protocol.streams import StreamError
 ROOT = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
 PREFIX = "podium-"
 OWNER = "owner"
+MAKING_S = 60.0  # for making a directory, which takes milliseconds: one that is older was left by the dead
 
 
 @dataclass
@@ -53,7 +55,8 @@ def create_directory(name: str, root: Path = ROOT) -> OwnedDirectory:
 
 def sweep(root: Path = ROOT) -> list[Path]:
     """Remove the directories whose owner is gone, and say which. Those of the living and of others stay."""
-    return [path for path in sorted(root.glob(f"{PREFIX}*")) if remove_if_abandoned(path)]
+    made = [path for path in sorted(root.glob(f"{PREFIX}*")) if remove_if_abandoned(path)]
+    return made + [path for path in sorted(root.glob(f".{PREFIX}*")) if remove_if_half_made(path)]
 
 
 def remove_if_abandoned(path: Path) -> bool:
@@ -71,3 +74,15 @@ def remove_if_abandoned(path: Path) -> bool:
         return True
     finally:
         os.close(lock)
+
+
+def remove_if_half_made(path: Path) -> bool:
+    """Whether somebody was killed while he made this directory, and it has been removed. It has no lock yet to tell."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return False  # it has its name now
+    if about.st_uid != os.getuid() or time.time() - about.st_mtime < MAKING_S:
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()

@@ -28,7 +28,7 @@ HEADER = struct.Struct("<6qH142s")
 assert HEADER.size % LINE == 0
 NAME_BYTES = 142
 
-REPLACED, OTHER_SCHEMA, RETIRED = 1, 2, 3  # why a sender is refused
+REPLACED, OTHER_SCHEMA = 1, 2  # why a sender is refused
 
 
 class RingText(msgspec.Struct, frozen=True):

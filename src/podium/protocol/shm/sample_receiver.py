@@ -1,6 +1,7 @@
 """The learner's end of a sample stream over shared memory: a door where it waits for any of its senders' rings."""
 
 import secrets
+import threading
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.door import Door, endpoint_of
 from podium.protocol.shm.futex import order
-from podium.protocol.shm.ring import OTHER_SCHEMA, REPLACED, RETIRED, Ring, attach_ring, ring_senders
+from podium.protocol.shm.ring import OTHER_SCHEMA, REPLACED, Ring, attach_ring, ring_senders
 from podium.protocol.shm.segment import FieldText, MalformedError, attach, create, schema_of, schema_text
 from podium.protocol.streams import Counters, Received, SampleReceiver
 
@@ -43,7 +44,6 @@ class Intake:
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        self.held = 0
         self.leaving = False
         self.position = ring.tail[0]
         order()
@@ -53,6 +53,12 @@ class Intake:
     def waiting(self) -> int:
         """How many fragments can be taken."""
         return len(self.again) + self.ring.tail[0] - self.position
+
+    def in_use(self) -> bool:
+        """Whether something that was committed is not released yet. A sender killed as it committed has not done so."""
+        tail = self.ring.tail[0]
+        order()
+        return any(0 < state <= tail for state in self.ring.states)
 
     def take(self) -> tuple[int, int] | None:
         """Place and buffer of the next fragment."""
@@ -67,7 +73,11 @@ class Intake:
 
 
 class ShmSampleReceiver(SampleReceiver):
-    """The learner's end: takes from each ring in turn, and removes those that are left and empty."""
+    """The learner's end: takes from each ring in turn, and removes those that are left and empty.
+
+    Who has come and who has left is looked at under a lock, by whichever thread notices first. The list of rings is
+    replaced, never changed, so the thread that receives goes through it without one.
+    """
 
     def __init__(self, directory: Path, schema: Schema) -> None:
         self.endpoint = endpoint_of(directory)
@@ -76,13 +86,14 @@ class ShmSampleReceiver(SampleReceiver):
         self._schema = schema
         self._intakes: list[Intake] = []
         self._newest: dict[int, int] = {}  # incarnation of each worker
-        self._retired: dict[int, int] = {}
         self._unreadable: set[SenderId] = set()
         self._turn = 0
         self._closed = False
+        self._lock = threading.Lock()
+        self._joins: int | None = None
         write_receiver_schema(directory, schema)
         self._door = Door(directory / DOOR)
-        self._scan()
+        self._look()
 
     def receive(self, timeout: float) -> Received | None:
         """The next fragment of whoever's turn it is."""
@@ -93,7 +104,7 @@ class ShmSampleReceiver(SampleReceiver):
         if self._closed:
             return None
         if self._door.joins[0] != self._joins:
-            self._scan()
+            self._look()
         intakes = self._intakes
         for place in range(self._turn, self._turn + len(intakes)):
             intake = intakes[place % len(intakes)]
@@ -105,7 +116,7 @@ class ShmSampleReceiver(SampleReceiver):
         return None
 
     def _open(self, intake: Intake, position: int, index: int) -> Received | None:
-        """The fragment of a buffer; None, counted, if what the ring says of it makes no sense."""
+        """The fragment of a buffer; None, counted, if what the ring says of it makes no sense: its credit goes back."""
         ring = intake.ring
         try:
             if not 0 <= index < ring.credits or ring.states[index] != position + 1:
@@ -113,8 +124,10 @@ class ShmSampleReceiver(SampleReceiver):
             header = ring.read_header(index)
         except ValueError:
             self.counters.malformed += 1
+            for buffer, state in enumerate(ring.states):
+                if state == position + 1:  # whatever the queue says, it is this one that was committed
+                    self._release(intake, position, buffer)
             return None
-        intake.held += 1
         self.counters.received += 1
         return Received(ring.sender, header, ring.arrays[index], partial(self._release, intake, position, index))
 
@@ -126,12 +139,18 @@ class ShmSampleReceiver(SampleReceiver):
         order()
         ring.states[index] = 0
         ring.bell.ring()
-        intake.held -= 1
         if intake.leaving:
-            self._remove_empty()
+            with self._lock:
+                self._remove_empty()
+
+    def _look(self) -> None:
+        """Look who has come and who has left, unless another thread just has."""
+        with self._lock:
+            if self._door.joins[0] != self._joins and not self._closed:
+                self._scan()
 
     def _scan(self) -> None:
-        """Look who has come and who has left."""
+        """Under the lock."""
         self._joins = self._door.joins[0]
         order()
         known = {intake.ring.sender for intake in self._intakes} | self._unreadable
@@ -142,11 +161,11 @@ class ShmSampleReceiver(SampleReceiver):
             if intake.ring.closed[0]:
                 intake.leaving = True
             elif intake.ring.sender.incarnation < self._newest[intake.ring.sender.worker]:
-                self._refuse(intake, REPLACED)
+                self._replace(intake)
         self._remove_empty()
 
     def _welcome(self, sender: SenderId) -> None:
-        """Take a new sender in, unless its schema is another or it was retired."""
+        """Take a new sender in, unless its schema is another."""
         try:
             ring = attach_ring(self._directory, sender)
         except FileNotFoundError:
@@ -155,19 +174,19 @@ class ShmSampleReceiver(SampleReceiver):
             self._unreadable.add(sender)
             self.counters.malformed += 1
             return
-        if self._schema.difference(ring.schema) or sender.incarnation <= self._retired.get(sender.worker, -1):
-            ring.refuse(OTHER_SCHEMA if self._schema.difference(ring.schema) else RETIRED)
+        if self._schema.difference(ring.schema):
+            ring.refuse(OTHER_SCHEMA)
             ring.segment.unlink()
             self.counters.refused += 1
             return
         self._newest[sender.worker] = max(sender.incarnation, self._newest.get(sender.worker, -1))
-        self._intakes.append(Intake(ring))
+        self._intakes = [*self._intakes, Intake(ring)]
 
-    def _refuse(self, intake: Intake, reason: int) -> None:
-        """No more of this sender; what it has committed is still taken."""
+    def _replace(self, intake: Intake) -> None:
+        """No more of this sender, which has a newer life; what it has committed is still taken."""
         if not intake.leaving:
             intake.leaving = True
-            intake.ring.refuse(reason)
+            intake.ring.refuse(REPLACED)
             self.counters.refused += 1
 
     def _remove_empty(self) -> None:
@@ -175,27 +194,20 @@ class ShmSampleReceiver(SampleReceiver):
 
         A sender that was taken for dead and is not may just be committing one more: that one is lost with it.
         """
-        done = [intake for intake in self._intakes if intake.leaving and not intake.held and not intake.waiting()]
+        done = [intake for intake in self._intakes if intake.leaving and not intake.in_use()]
         for intake in done:
             intake.ring.segment.unlink()
-            self._intakes.remove(intake)
+        if done:
+            self._intakes = [intake for intake in self._intakes if intake not in done]
 
     def senders(self) -> dict[SenderId, int]:
         """Who has a ring, and how many fragments wait in it."""
         if self._door.joins[0] != self._joins:
-            self._scan()
+            self._look()
         return {intake.ring.sender: intake.waiting() for intake in self._intakes}
-
-    def retire(self, sender: SenderId) -> None:
-        """Its ring is removed once it is empty."""
-        self._scan()
-        self._retired[sender.worker] = max(sender.incarnation, self._retired.get(sender.worker, -1))
-        for intake in self._intakes:
-            if intake.ring.sender == sender:
-                self._refuse(intake, RETIRED)
-        self._remove_empty()
 
     def close(self) -> None:
         """Leave all as it is, for the next receiver. Arrays that are held stay mapped as long as they are used."""
-        self._closed = True
-        self._intakes = []
+        with self._lock:
+            self._closed = True
+            self._intakes = []

@@ -107,13 +107,11 @@ class ShmSampleSender(SampleSender):
 
     def _refusal(self) -> RefusedError:
         """Why we were refused, in one line."""
-        reason = self._ring.refused[0]
-        if reason == OTHER_SCHEMA:
+        if self._ring.refused[0] == OTHER_SCHEMA:
             theirs = receiver_schema(self._directory)
             difference = None if theirs is None else theirs.difference(self._schema)
             return RefusedError(f"the receiver takes another schema: {difference}")
-        why = "was replaced by a newer incarnation" if reason == REPLACED else "was retired: it was taken for dead"
-        return RefusedError(f"{self._sender} {why}")
+        return RefusedError(f"{self._sender} was replaced by a newer incarnation")
 
     def rebind(self, endpoint: str) -> None:
         """In the same directory the ring is where it was. In another, begin with a new one, all credits free."""

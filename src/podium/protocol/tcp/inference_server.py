@@ -78,8 +78,9 @@ class TcpInferenceServer(InferenceServer):
 
     def _full(self, max_rows: int) -> bool:
         """Whether no request can be added: the batch is full, or every slot of every client is in it."""
-        slots = sum(len(peer.sizes) for peer in self._peers.all())
-        return len(self._pending) >= slots or sum(p.rows for p in self._pending.values()) >= max_rows
+        with self._router.lock:  # the router's own thread may just be adding one
+            slots = sum(len(peer.sizes) for peer in self._peers.all())
+            return len(self._pending) >= slots or sum(p.rows for p in self._pending.values()) >= max_rows
 
     def _wait_until(self, end: float, done: Callable[[], bool]) -> bool:
         while not (finished := done()):

@@ -79,11 +79,6 @@ class Peers(Generic[State]):
         """Who is welcome now."""
         return list(self._names.values())
 
-    def find(self, sender: SenderId) -> Peer[State] | None:
-        """The client of this name and life."""
-        peer = self._names.get(sender.worker)
-        return peer if peer is not None and peer.sender == sender else None
-
     def known(self, route: bytes) -> Peer[State] | None:
         """Who speaks; None if its message must be dropped: one that was refused is told so again.
 
@@ -95,7 +90,7 @@ class Peers(Generic[State]):
             raise MalformedError("a message before Hello")
         if peer.open:
             return peer
-        self._refuse(route, "your place is taken, or you were declared dead")
+        self._refuse(route, "your place is taken")
         return None
 
     def admit(self, route: bytes, hello: Hello) -> Peer[State] | None:
@@ -152,20 +147,6 @@ class Peers(Generic[State]):
         if peer is not None and peer.open:
             name = peer.session if self.stream == "parameters" else peer.sender.worker
             self._dismiss(name, peer)
-
-    def retire(self, sender: SenderId) -> None:
-        """This life of a worker, and those before it, are not welcome any more."""
-        self._oldest[sender.worker] = max(self._oldest.get(sender.worker, 0), sender.incarnation + 1)
-        if (peer := self.find(sender)) is not None:
-            self._dismiss(sender.worker, peer)
-            self._refuse(peer.route, f"incarnation {sender.incarnation} of worker {sender.worker} was declared dead")
-
-    def reachable(self, peer: Peer[State]) -> bool:
-        """Whether its connection still is there; if not, it has left."""
-        if self.router.send(peer.route, _PING) != "gone":
-            return True
-        self.leave(peer.route)
-        return False
 
     def sweep(self) -> None:
         """Now and then: forget whose connection is gone, unless it has only just broken, and may be made anew."""

@@ -45,7 +45,7 @@ class Reception(Generic[State]):
 
     def __init__(self, listening: Listening, counters: Counters, desk: Desk[State]) -> None:
         self._desk = desk
-        self.router = Router(listening, desk.largest, desk.depth, self._attend)
+        self.router = Router(listening, desk.largest, desk.depth, self.attend)
         self.endpoint = self.router.endpoint
         self.peers: Peers[State] = Peers(desk.stream, desk.schemas, counters, desk.fresh, desk.left, self.router)
 
@@ -59,7 +59,8 @@ class Reception(Generic[State]):
         with self.router.lock:
             self.take()
 
-    def _attend(self) -> None:
+    def attend(self) -> None:
+        """From any thread: handle what has come, and wake the owner if there is something for it."""
         with self.router.lock:
             self.take()
             if self._desk.ready:

@@ -18,7 +18,6 @@ from podium.protocol.tcp.sockets import Listening
 from podium.protocol.tcp.wire import WORDS, Credit, Fragments, Hello, MalformedError, Welcome, check_header, words
 
 AHEAD = 1 << 26  # bytes of one sender that ZeroMQ may hold for us
-GRACE = 0.2  # seconds for what a dead sender's host still has on the wire
 OWING = 5e-3  # seconds that a sender may wait for its credit, so that several go back together
 
 
@@ -38,7 +37,7 @@ Waiting = tuple[Peer[Ledger], int, FragmentHeader, list[memoryview], int]
 
 
 class TcpSampleReceiver(SampleReceiver):
-    """One thread may receive while another releases: neither waits for the other.
+    """One thread may receive while another releases or asks for the senders: neither waits for the other.
 
     Credits go back together where that delays nobody for long: half of a sender's at once, or after `OWING` seconds, or
     when the receiver sleeps.
@@ -87,6 +86,7 @@ class TcpSampleReceiver(SampleReceiver):
             except FramesError as error:
                 with self._router.lock:
                     self._peers.complaints.add(peer.route, error)
+                self._release(peer, number)  # its sender waits for the credit
                 continue
             self.counters.received += 1
             return Received(peer.sender, header, arrays, partial(self._release, peer, number))
@@ -160,22 +160,11 @@ class TcpSampleReceiver(SampleReceiver):
                     self._settle()
 
     def senders(self) -> dict[SenderId, int]:
+        self._reception.attend()
         with self._router.lock:
-            self._reception.take()
-            waiting = Counter(peer.sender for peer, *_ in self._queue)
+            # A copy, which is made at once: a thread that receives takes from the queue without the lock.
+            waiting = Counter(peer.sender for peer, *_ in self._queue.copy())
             return {**{peer.sender: 0 for peer in self._peers.all()}, **waiting}
-
-    def retire(self, sender: SenderId) -> None:
-        """What has come by now is received; a dead host's last words are waited for, a moment."""
-        end = time.monotonic() + GRACE
-        while True:
-            with self._router.lock:
-                self._reception.take()
-                peer = self._peers.find(sender)
-                if peer is None or not self._peers.reachable(peer) or time.monotonic() > end:
-                    self._peers.retire(sender)
-                    return
-            self._router.wait(0.01, ())
 
     def close(self) -> None:
         self._reception.close()

@@ -5,7 +5,8 @@ from podium.protocol.testing import PROMISES, Subject
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_my_transport(promise): promise(Subject(lambda: (MyTransport(), MyTransport())))
 
-A promise uses all ends from one thread, in turns, and works both ends where one may need the other to go on.
+A promise uses all ends from one thread, in turns, and works both ends where one may need the other to go on; but for
+`one_receives_while_another_looks`, which is about threads.
 """
 
 from podium.protocol.schema import SenderId

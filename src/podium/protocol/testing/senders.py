@@ -1,10 +1,13 @@
 """The promises of a sample stream about who takes part: senders and receivers come, go, are refused, and come back."""
 
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from podium.protocol.schema import Field, Schema, SenderId
-from podium.protocol.streams import RefusedError, SampleReceiver, SampleSender
+from podium.protocol.streams import Received, RefusedError, SampleReceiver, SampleSender
 from podium.protocol.testing.samples import SMALL, acquire, fill, header, receive, same, send
 from podium.protocol.testing.subject import MOMENT, Subject, expect, opened, within
 
@@ -46,38 +49,6 @@ def senders_come_and_go(subject: Subject) -> None:
                 expect(received.sender == SenderId(life % 2, life), "a closed sender's commits are received")
                 expect(same(SMALL, received.arrays, 10 * life + sequence), "and are whole")
                 received.release()
-
-
-def the_retired_are_drained_and_forgotten(subject: Subject) -> None:
-    """What a retired sender had committed still comes; then it is gone, and refused if it was not dead."""
-    with opened(subject) as (serving, connecting, ends):
-        receiver = serving.sample_receiver(SMALL)
-        ends.callback(receiver.close)
-        name = SenderId(4, 2)
-        sender = connecting.sample_sender(receiver.endpoint, SMALL, name, 3)
-        ends.callback(sender.close)
-        send(sender, receiver, 0)
-        send(sender, receiver, 1)
-        for _ in within("senders() counts the fragments that wait"):
-            if receiver.senders().get(name) == 2:
-                break
-        receiver.retire(name)
-        held = [receive(receiver) for _ in range(2)]
-        expect([r.header.sequence for r in held] == [0, 1], "a retired sender's commits are received")
-        for received in held:
-            expect(same(SMALL, received.arrays, received.header.sequence), "and are whole")
-            received.release()
-        for _ in within("a retired sender is forgotten once drained"):
-            expect(receiver.receive(0.0) is None, "a retired sender's fragments come once")
-            if name not in receiver.senders():
-                break
-        expect_refused(lambda: sender, receiver)
-        successor = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(4, 3), 2)
-        ends.callback(successor.close)
-        send(successor, receiver, 0, seed=50)
-        received = receive(receiver)
-        expect(received.sender == SenderId(4, 3), "a retired sender's successor is welcome")
-        received.release()
 
 
 def an_older_incarnation_is_refused(subject: Subject) -> None:
@@ -164,10 +135,69 @@ def a_receiver_comes_back(subject: Subject) -> None:
         expect(len(buffers) == 4, "no credit is lost with a receiver")
 
 
+def one_receives_while_another_looks(subject: Subject) -> None:
+    """While one thread receives, another asks for the senders and releases; senders come and go: each fragment once."""
+    lives, each = 100, 48
+    with opened(subject) as (serving, connecting, ends):
+        receiver = serving.sample_receiver(SMALL)
+        ends.callback(receiver.close)
+        inbox: deque[Received] = deque()
+        came: list[tuple[SenderId, int]] = []
+        errors: list[BaseException] = []
+        over = threading.Event()
+
+        def receive_all() -> None:
+            if (received := receiver.receive(0.01)) is not None:
+                came.append((received.sender, received.header.sequence))
+                inbox.append(received)
+
+        def look_and_release() -> None:
+            receiver.senders()
+            if inbox:
+                inbox.popleft().release()
+
+        def repeat(what: Callable[[], None]) -> None:
+            try:
+                while not over.is_set():
+                    what()
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that checks
+                errors.append(error)
+
+        threads = [threading.Thread(target=repeat, args=(what,)) for what in (receive_all, look_and_release)]
+        switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)  # threads meet in the middle of things
+        try:
+            for thread in threads:
+                thread.start()
+            names = [SenderId(life % 3, life // 3) for life in range(lives)]
+            for name in names:
+                sender = connecting.sample_sender(receiver.endpoint, SMALL, name, 48)
+                sequence = 0
+                for _ in within("a sender with credit gets a buffer"):
+                    if (buffer := sender.acquire(MOMENT)) is not None:
+                        sender.commit(buffer, header(sequence))
+                        sequence += 1
+                    if errors or sequence == each:
+                        break
+                sender.close()
+            for _ in within("all is received and released, and those that left are forgotten"):
+                if errors or (len(came) >= lives * each and not inbox and not receiver.senders()):
+                    break
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+            sys.setswitchinterval(switch_s)
+        expect(not errors, f"a thread may look while another receives: {errors}")
+        for name in names:
+            sequences = [sequence for sender, sequence in came if sender == name]
+            expect(sequences == list(range(each)), f"each fragment comes once, in order: {name} {sequences}")
+
+
 SENDERS = (
     senders_come_and_go,
-    the_retired_are_drained_and_forgotten,
     an_older_incarnation_is_refused,
     another_schema_is_refused,
     a_receiver_comes_back,
+    one_receives_while_another_looks,
 )

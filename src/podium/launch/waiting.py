@@ -1,0 +1,65 @@
+"""How a worker waits for the others as it starts: each wait has a limit, and says for whom it was."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from podium.core.errors import PodiumError
+from podium.orchestrator.worker import STOPPED, WorkerContext
+from podium.protocol.directory import Entry
+from podium.protocol.streams import ParameterReader
+from podium.workers.member_actor import Mean
+from podium.workers.policies import Policy
+
+PEER_LIMIT_S = 300.0
+"""How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine. Shorter than
+its watchdog is patient, so that it can say for whom it has waited."""
+DATA_LIMIT_S = 900.0
+"""How long a learner waits for the first step of an environment: longer than an actor may take to start, so that what
+is wrong with the actor is said first."""
+
+
+class PeerError(PodiumError):
+    """A worker that this one needs has not appeared."""
+
+
+def wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Entry]:
+    """Those that have announced themselves, once there are so many of them."""
+    deadline = time.monotonic() + PEER_LIMIT_S
+    while time.monotonic() < deadline:
+        if found := context.member.wait_for(role, count, timeout=1.0):
+            return found
+        if context.stop.is_set():
+            raise SystemExit(STOPPED)
+    raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
+
+
+def first_update(context: WorkerContext, policy: Policy | Mean, reader: ParameterReader) -> int:
+    """The update that the newest parameters are of."""
+    deadline = time.monotonic() + PEER_LIMIT_S
+    while time.monotonic() < deadline and not context.stop.is_set():
+        policy.refresh(0.5)
+        if policy.version is not None:
+            return policy.version.update
+        if (news := reader.read(0.5)) is not None:
+            return news[0].update
+    if context.stop.is_set():
+        raise SystemExit(STOPPED)
+    raise PeerError(f"{context.role}-{context.index}: no parameters have come for {PEER_LIMIT_S:.0f} s")
+
+
+def wait_for_data(
+    ready: Callable[[float], bool],
+    produced: Callable[[], int],
+    stop: threading.Event,
+    limit_s: float,
+    beat: Callable[[], None],
+) -> None:
+    """Until `ready` or `stop`. Environments may be slow; but if none has made a step for so long, none will."""
+    steps, since = -1, time.monotonic()
+    while not ready(0.5) and not stop.is_set():
+        beat()
+        if (now := produced()) != steps:
+            steps, since = now, time.monotonic()
+        elif time.monotonic() - since > limit_s:
+            raise PeerError(f"there is nothing to learn from: no env step was made for {limit_s:g} s")
