@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -152,3 +153,22 @@ def test_a_run_that_another_process_writes_is_neither_resumed_nor_overwritten(tm
             RunDirectory.create(tmp_path, "mine", "stem", overwrite=True)
     with RunDirectory.create(tmp_path, "mine", "stem", overwrite=True).hold():
         pass
+
+
+def test_who_writes_a_run_waits_for_the_one_before_and_not_for_ever(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "mine", "stem")
+    writes, leaves = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with run.write_alone():
+            writes.set()
+            leaves.wait(60)
+
+    before = threading.Thread(target=write)
+    before.start()
+    assert writes.wait(60)
+    with pytest.raises(ConfigError, match=r"run mine: its learner of before still runs"), run.write_alone(limit_s=0):
+        pass
+    leaves.set()
+    with run.write_alone():
+        before.join()

@@ -1,6 +1,7 @@
 """Settings of JAX that a run wants, made before its first computation."""
 
 import os
+import warnings
 from pathlib import Path
 
 import jax
@@ -17,6 +18,8 @@ def configure(experiment: Experiment) -> None:
     if not jax.config.values["jax_compilation_cache_dir"]:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "podium" / "xla"))
+    # One that was killed as it wrote an entry, or has not finished, leaves half of it: it is compiled again.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     # An actor waits for each of its small computations anyway: handing them to another thread trebles their time.

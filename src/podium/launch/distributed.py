@@ -54,6 +54,7 @@ def run(
             "shm": str(owned.path),
             "since": since,
             "track": list(beginning.track),
+            "notes": list(beginning.counts.notes),
             "init_from": None if init_from is None else str(init_from.path.absolute()),
         }
         program = make_program(plan, payload)
@@ -111,7 +112,7 @@ def _watch(
 
 def _begin_summary(plan: Plan, directory: RunDirectory, beginning: Beginning, since: int) -> None:
     """There is one from the first moment: a learner that is stopped while it imports has not written any."""
-    if beginning.resumed and read_summary(directory.path) is not None:
+    if read_summary(directory.path) is not None:
         amend_summary(directory.path, status="running")
         return
     counts = beginning.counts

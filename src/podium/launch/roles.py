@@ -57,6 +57,7 @@ def learner(context: WorkerContext) -> None:
     """Learn from whatever actors send, from the newest checkpoint on if there is one."""
     with ExitStack() as stack:
         run, plan, watchdog = stack.enter_context(_watched(context))
+        stack.enter_context(run.write_alone())
         payload, layouts = context.payload, _layouts(plan)
         beginning = _beginning(context, run, plan)
         bar = Progress(plan.experiment.limits.total_steps)
@@ -94,7 +95,9 @@ def _beginning(context: WorkerContext, run: RunDirectory, plan: Plan) -> recordi
         return recording.begin_again(plan, run)
     init_from = context.payload["init_from"]
     source = None if init_from is None else RunDirectory(Path(init_from))
-    return recording.begin(plan, source, context.payload["track"])
+    beginning = recording.begin(plan, source, context.payload["track"])
+    beginning.counts.notes = context.payload["notes"]
+    return beginning
 
 
 def _learner_of_fragments(

@@ -71,6 +71,8 @@ def resume(
     """Go on from the newest checkpoint that is whole, or from the start where there is none yet."""
     directory.require_writable()
     with directory.hold():
+        with directory.write_alone():
+            pass  # if the launcher of before was killed, its learner writes a last checkpoint
         beginning = begin_again(plan, directory)
         _refuse_ended(plan, directory, beginning.counts)
         if not plan.in_one_process:

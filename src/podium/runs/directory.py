@@ -16,7 +16,7 @@ from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 
 LATEST = "latest"
-LOCK = ".lock"
+LOCK, WRITER_LOCK = ".lock", ".writer"
 CONTENTS = frozenset(
     {
         "experiment.toml",
@@ -32,9 +32,12 @@ CONTENTS = frozenset(
         "workers.json",
         "curve.png",
         LOCK,
+        WRITER_LOCK,
     }
 )
 NAME = re.compile(r"\w[\w.+=@,-]{0,199}", re.ASCII)
+WRITER_LIMIT_S = 30.0
+"""How long a learner waits for one before it to leave: that checkpoints first."""
 LOOK_LIMIT_S = 1.0  # how long those who only look may keep a lock from being taken: they need microseconds
 
 
@@ -166,6 +169,20 @@ class RunDirectory:
                 yield
             finally:
                 file.truncate(0)
+
+    @contextmanager
+    def write_alone(self, limit_s: float = WRITER_LIMIT_S) -> Iterator[None]:
+        """For the one process of a held run that writes its metrics and checkpoints, where that is not the holder.
+
+        Waits for one before it, which takes some seconds to notice that its launcher was killed.
+        """
+        deadline = time.monotonic() + limit_s
+        with (self.path / WRITER_LOCK).open("a") as file:
+            while not _try_lock(file, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise ConfigError(f"run {self.name}: its learner of before still runs; end that first (podium ps)")
+                time.sleep(0.05)
+            yield
 
     def holder(self) -> Holder | None:
         """The process in whose `hold` this run is; None if it is not running. Asking keeps nobody from running it.
