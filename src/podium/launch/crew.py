@@ -104,8 +104,18 @@ def make_actor(
 ) -> Actor:
     """An actor that draws its noise as the plan says."""
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
-    staleness = plan.experiment.topology.staleness
-    return Actor(slots, policy, sender, layouts, plan.algorithm.rollouts, key, ledger, staleness, beat, follow)
+    return Actor(
+        slots,
+        policy,
+        sender,
+        layouts,
+        plan.algorithm.rollouts,
+        key=key,
+        ledger=ledger,
+        staleness=plan.experiment.topology.staleness,
+        beat=beat,
+        follow=follow,
+    )
 
 
 def make_member_actor(
@@ -121,10 +131,21 @@ def make_member_actor(
 ) -> MemberActor:
     """An actor of a population. Where actors draw members by themselves, each `life` of one draws others."""
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
-    staleness, num_envs = plan.experiment.topology.staleness, plan.experiment.env.num_envs
-    seed = [plan.experiment.seed, *(life if staleness else ())]
-    how = key, seed, num_envs, ledger, staleness, beat, follow
-    return MemberActor(slots, mean, sender, layouts, plan.algorithm, *how)
+    staleness = plan.experiment.topology.staleness
+    return MemberActor(
+        slots,
+        mean,
+        sender,
+        layouts,
+        plan.algorithm,
+        key=key,
+        seed=[plan.experiment.seed, *(life if staleness else ())],
+        num_envs=plan.experiment.env.num_envs,
+        ledger=ledger,
+        staleness=staleness,
+        beat=beat,
+        follow=follow,
+    )
 
 
 class Crew:

@@ -50,7 +50,7 @@ class Beat:
         self._member.progress = int(sum(counts.get(name, 0) for name in ("updates", "fragments", "batches", "plays")))
 
 
-class Figures:
+class WorkerFigures:
     """Figures of all workers once a second, for the learner's report: as the launcher last wrote them.
 
     The learner's own have the run's books: what actors have produced by now, and what became of it.

@@ -21,7 +21,7 @@ from podium.core.types import Tree
 from podium.launch import crew, recording, training
 from podium.launch.evaluation import draw_without_a_screen, play_versions
 from podium.launch.following import Follow
-from podium.launch.heartbeat import Beat, Figures
+from podium.launch.heartbeat import Beat, WorkerFigures
 from podium.launch.plan import Plan, make_plan
 from podium.launch.waiting import DATA_LIMIT_S, PEER_LIMIT_S, first_update, wait_for, wait_for_data
 from podium.launch.watchdog import Watchdog
@@ -82,7 +82,7 @@ def learner(context: WorkerContext) -> None:
                 limit_s = max(DATA_LIMIT_S, 2 * plan.experiment.limits.hang_s)
                 wait_for_data(worker.wait, lambda: count().produced, context.stop, limit_s, watchdog.be_patient)
                 recorder.start(time.monotonic() - began)
-                training.learn(worker, recorder, watchdog, Figures(context, run, worker))
+                training.learn(worker, recorder, watchdog, WorkerFigures(context, run, worker))
                 watchdog.be_patient()  # the last checkpoint
             return worker.state
 

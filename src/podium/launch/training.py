@@ -34,8 +34,6 @@ from podium.workers.replay import Share
 from podium.workers.replay_layout import make_replay_layouts
 from podium.workers.replay_learner import ReplayLearner, start_store
 
-Figures = Callable[[], Mapping[str, float]]
-
 
 def initial_state(plan: Plan) -> Tree:
     """What the first checkpoint would hold: `train` and `store`, and in fused mode the rows and the update too.
@@ -120,15 +118,20 @@ def make_learner(
 ) -> Learner | MemberLearner:
     """The learner of a plan, from a training state on."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
-    staleness = plan.experiment.topology.staleness
+    rest = {
+        "key": key,
+        "version": version,
+        "receiver": receiver,
+        "publisher": publisher,
+        "books": books,
+        "slots": plan.slots,
+        "staleness": plan.experiment.topology.staleness,
+    }
     if isinstance(members := plan.algorithm.experience, Members):
-        devices, train = jax.local_devices()[: learner_devices(members)], state["train"]
-        streams = receiver, publisher, books
-        return MemberLearner(plan.algorithm, layouts, train, key, version, *streams, plan.slots, staleness, devices)
+        devices = jax.local_devices()[: learner_devices(members)]
+        return MemberLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
     train, store = jax.device_put((state["train"], state["store"]))
-    return Learner(
-        plan.algorithm, layouts, train, store, key, version, receiver, publisher, books, plan.slots, staleness
-    )
+    return Learner(plan.algorithm, layouts, train, store, **rest)
 
 
 def make_replay_learner(
@@ -143,10 +146,20 @@ def make_replay_learner(
     """The learner of a plan with replay workers."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
     train = jax.device_put(state["train"])
-    rounds, shapes = make_share(plan), make_replay_layouts(plan.replay, layouts)
-    counts = rounds.updates, rounds.rows
+    share = make_share(plan)
     return ReplayLearner(
-        plan.algorithm, layouts, shapes, train, state["store"], key, version, clients, publisher, *counts, follow
+        plan.algorithm,
+        layouts,
+        make_replay_layouts(plan.replay, layouts),
+        train,
+        state["store"],
+        key=key,
+        version=version,
+        clients=clients,
+        publisher=publisher,
+        updates=share.updates,
+        rows=share.rows,
+        follow=follow,
     )
 
 
@@ -167,7 +180,7 @@ def learn(
     learner: Learner | ReplayLearner | MemberLearner,
     recorder: Recorder,
     check: Callable[[], None],
-    figures: Figures = lambda: {},
+    figures: Callable[[], Mapping[str, float]] = lambda: {},
 ) -> None:
     """Update after update, until the recorder says that the run has ended.
 
