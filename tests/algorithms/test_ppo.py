@@ -212,8 +212,7 @@ def assert_close(one, other) -> None:
 @pytest.mark.parametrize(
     ("env", "devices", "options"),
     [
-        ("Catch-v0", 2, {"normalize_observations": True, "normalize_rewards": True}),
-        ("Catch-v0", 8, {"entropy_coef": 0.01}),
+        ("Catch-v0", 8, {"normalize_observations": True, "normalize_rewards": True, "entropy_coef": 0.01}),
         ("Target-v0", 2, {"objective": "adaptive_kl", "value_clip": 0.2}),
     ],
 )

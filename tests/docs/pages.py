@@ -1,6 +1,6 @@
 """Markdown pages as blocks that can be run: fenced code, and the HTML comment above it that says how.
 
-<!-- test: 4_000 steps -->      trainings of the block that follows are cut to so many steps
+<!-- test: 4_000 steps -->      trainings of the block that follows are cut to so many steps, and one episode at their end
 <!-- test: exit 2 -->           its commands end with this exit code
 <!-- test: file my.toml -->     it is written to this file
 """
@@ -63,7 +63,9 @@ class Block:
     def _cut(self, command: str) -> str:
         if self.steps is None or not command.startswith(("podium train", "podium resume")):
             return command
-        return re.sub(r" --total-steps [\d_e.]+", "", command) + f" --total-steps {self.steps}"
+        cut = re.sub(r" --total-steps [\d_e.]+", "", command) + f" --total-steps {self.steps}"
+        evaluates = command.startswith("podium train") and "evaluation.episodes" not in command
+        return f"{cut} --set evaluation.episodes=1" if evaluates else cut
 
 
 def read_blocks(page: Path) -> list[Block]:
