@@ -1,6 +1,6 @@
 """Markdown pages as blocks that can be run: fenced code, and the HTML comment above it that says how.
 
-<!-- test: 4_000 steps -->      trainings of the block that follows are cut to so many steps, and one episode at their end
+<!-- test: 4_000 steps -->      trainings of the block that follows have so many steps, and one episode at the end
 <!-- test: exit 2 -->           its commands end with this exit code
 <!-- test: file my.toml -->     it is written to this file
 """

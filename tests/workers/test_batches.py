@@ -21,7 +21,7 @@ LENGTH, ROWS = 4, 2
 
 
 class Bench(NamedTuple):
-    """An assembler of two slots, and two senders."""
+    """An assembler, of two slots if nothing else is said, and two senders."""
 
     layouts: Layouts
     books: Books
@@ -48,7 +48,7 @@ class Bench(NamedTuple):
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest):
-    staleness, first = request.param
+    staleness, first, *more = request.param
     experiment = Experiment(
         algorithm=PPOConfig(fragment_length=LENGTH, minibatch_size=LENGTH * ROWS * 2, num_epochs=1),
         env=EnvConfig("podium:Memory-v0", num_envs=ROWS * 2),
@@ -63,7 +63,8 @@ def bench(request: pytest.FixtureRequest):
             transport.sample_sender(receiver.endpoint, layouts.record.schema, SenderId(i, 0), credits=3)
             for i in range(2)
         ]
-        assembler = Assembler(receiver, books, layouts, slots=2, staleness=staleness, first=first)
+        slots = more[0] if more else 2
+        assembler = Assembler(receiver, books, layouts, slots, staleness, first)
         yield Bench(layouts, books, assembler, senders, [0, 0])
         for sender in senders:
             sender.close()
@@ -71,6 +72,18 @@ def bench(request: pytest.FixtureRequest):
 
 def rewards(batch) -> list[float]:
     return batch.fragment.reward[0].tolist()
+
+
+@pytest.mark.parametrize("bench", [(1, Version(0, 3), 1)], indirect=True)
+def test_steps_of_an_only_slot_that_are_too_old_are_left_out_too(bench: Bench) -> None:
+    bench.send(0, slot=0, version=Version(0, 1), value=1.0, versions=[1] + [2] * (LENGTH - 1))
+    batch = bench.assembler.next(timeout=1)
+    assert batch is not None
+    assert not batch.fragment.valid[0].any()
+    assert batch.fragment.valid[1:].all()
+    assert batch.steps == (LENGTH - 1) * ROWS
+    bench.books.trained(batch.bookings)
+    assert (bench.books.account.trained, bench.books.account.stale) == ((LENGTH - 1) * ROWS, ROWS)
 
 
 @pytest.mark.parametrize("bench", [(0, Version(0, 0))], indirect=True)

@@ -59,6 +59,7 @@ class Assembler:
         self._welcome_old = welcome_old
         self._parts: dict[int, Received] = {}
         self._bookings: dict[int, Booking] = {}
+        self._alone: Record  # of the only slot
         # One batch is trained on while the next one is put together.
         self._buffers = [_side_by_side(layouts, slots) for _ in range(2)] if slots > 1 else []
 
@@ -70,7 +71,7 @@ class Assembler:
                 return None
             self._take(received)
         parts, bookings = list(self._parts.values()), list(self._bookings.values())
-        record = self._layouts.record.tree(parts[0].arrays) if self._slots == 1 else self._buffers[0].record
+        record = self._alone if self._slots == 1 else self._buffers[0].record
         self._parts, self._bookings = {}, {}
         self._buffers.reverse()
         self._update += 1
@@ -103,6 +104,8 @@ class Assembler:
         if self._slots > 1:
             self._buffers[0].write(place, received.arrays)
             self._buffers[0].leave_out(place, old)
+        else:
+            self._alone = record._replace(fragment=record.fragment._replace(valid=record.fragment.valid & ~old))
         self._parts[place], self._bookings[place] = received, booking
 
     def _finish(self, record: Record, parts: list[Received], bookings: list[Booking]) -> Batch:
