@@ -7,6 +7,7 @@ threads waited, and nobody worked. Made as here, in the same test, it always end
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +26,19 @@ def orthogonal(scale: float = 1.0) -> Callable[..., jax.Array]:
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
         rows, columns = math.prod(shape[:-1]), shape[-1]
-        short, long = min(rows, columns), max(rows, columns)
-        if short > LARGE and (part := _largest_divisor(long)) > 1:
-            matrix = composed(key, part, long // part)[:short]
-        else:
-            matrix = nearest_orthogonal(jax.random.normal(key, (short, long)))
+        matrix = orthonormal_rows(key, min(rows, columns), max(rows, columns))
         return (scale * (matrix if rows <= columns else matrix.T)).reshape(shape).astype(dtype)
 
     return init
+
+
+# Traced once for each shape: flax traces initialisers whenever a layer is applied, to compare shapes.
+@partial(jax.jit, static_argnums=(1, 2))
+def orthonormal_rows(key: jax.Array, rows: int, columns: int) -> jax.Array:
+    """A random matrix with orthonormal rows, no taller than wide."""
+    if rows > LARGE and (part := _largest_divisor(columns)) > 1:
+        return composed(key, part, columns // part)[:rows]
+    return nearest_orthogonal(jax.random.normal(key, (rows, columns)))
 
 
 def nearest_orthogonal(matrix: jax.Array) -> jax.Array:

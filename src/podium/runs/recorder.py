@@ -209,8 +209,11 @@ class Recorder:
     def _refuse_bad_state(self, tree: Tree) -> None:
         """A loss can be the last finite one: the parameters that it gave must not replace a good checkpoint."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree["train"]):
-            if jnp.issubdtype(leaf.dtype, jnp.floating) and not bool(jnp.isfinite(leaf).all()):
-                bad = "nan" if bool(jnp.isnan(leaf).any()) else "inf"
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):  # keys of jax.random are no numbers
+                continue
+            values = np.asarray(leaf)  # by NumPy: jax would compile two programs for each shape
+            if not np.isfinite(values).all():
+                bad = "nan" if np.isnan(values).any() else "inf"
                 raise self._stop(f"train{jax.tree_util.keystr(path)} has {bad} after update {self.counts.updates}")
 
     def _stop(self, why: str) -> TrainingError:
