@@ -32,7 +32,7 @@ KILLED = ("replay", "learner", "replay", "actor", "replay")
 
 
 def test_replay_workers_learner_and_actors_may_die_and_every_step_is_explained(tmp_path: Path) -> None:
-    command = ["train", "dqn", "CartPole-v1", "--name", "run", "--total-steps", "16000"]
+    command = ["train", "dqn", "gymnasium:CartPole-v1", "--name", "run", "--total-steps", "16000"]
     process = start(*command, *flags(SETTINGS), cwd=tmp_path)
     run, dice = tmp_path / "runs" / "run", random.Random(0)
     try:

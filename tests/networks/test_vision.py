@@ -85,9 +85,12 @@ def test_a_checkpoint_moves_between_cpus_and_accelerators(kind, monkeypatch):
     np.testing.assert_allclose(value, value_there, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "convolutions", "features"), [("nature", 3, 512), ("resnet", 15, 256)])
-def test_networks_have_the_layers_of_their_papers(kind, convolutions, features):
+@pytest.mark.parametrize(
+    ("kind", "convolutions", "dense"),
+    [("shallow", 2, (2592, 256)), ("nature", 3, (3136, 512)), ("resnet", 15, (3872, 256))],
+)
+def test_networks_have_the_layers_of_their_papers(kind, convolutions, dense):
     shapes = jax.eval_shape(vision.VISION[kind]().init, jax.random.key(0), jnp.zeros((1, 84, 84, 4)))
     kernels = [leaf.shape for path, leaf in jax.tree.leaves_with_path(shapes) if "kernel" in str(path)]
     assert sum(len(shape) == 4 for shape in kernels) == convolutions
-    assert [shape for shape in kernels if len(shape) == 2] == [({"nature": 3136, "resnet": 3872}[kind], features)]
+    assert [shape for shape in kernels if len(shape) == 2] == [dense]

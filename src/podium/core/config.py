@@ -52,8 +52,8 @@ class NetworkConfig(Section):
     """Widths of the hidden layers (after the convolutions, where the observation is an image)."""
     activation: Literal["tanh", "relu", "swish", "elu"] = "tanh"
     """Between hidden layers."""
-    vision: Literal["nature", "resnet"] = "nature"
-    """Convolutions of images: the Nature CNN (3 of them), or IMPALA's ResNet (15)."""
+    vision: Literal["shallow", "nature", "resnet"] = "nature"
+    """Convolutions of images: IMPALA's shallow network (2 of them), the Nature CNN (3), or IMPALA's ResNet (15)."""
     memory: Literal["none", "gru", "lstm"] = "none"
     """A recurrent core after the hidden layers."""
     memory_size: int = 128

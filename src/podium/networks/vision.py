@@ -1,4 +1,4 @@
-"""Convolutional encoders of pixels: the Nature CNN and IMPALA's ResNet, quick on CPUs as well.
+"""Convolutional encoders of pixels: the Nature CNN, and IMPALA's shallow network and ResNet; quick on CPUs as well.
 
 Activations are [C, N, H, W], channels first and pictures second. XLA's CPU convolution is slow (its gradient within
 a scan takes some 20 times as long), so on CPUs a convolution is a matrix product of kernel and patches; accelerators
@@ -111,15 +111,25 @@ class NatureCNN(nn.Module):
     Pictures too small for its strides (under 36 pixels) get two 3x3 layers instead.
     """
 
+    layers: tuple[tuple[int, int, int], ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # features, kernel, stride
+    width: int = 512
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         large = min(x.shape[-3:-1]) >= 36
-        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 1))
+        layers = self.layers if large else [(features, 3, 1) for features, _, _ in self.layers[:2]]
         x = x.transpose(3, 0, 1, 2)
         for features, kernel, stride in layers:
             init = orthogonal(2**0.5)
             x = nn.relu(Conv(features, kernel, stride, same=not large, kernel_init=init)(x))
-        return nn.relu(nn.Dense(512, kernel_init=orthogonal(2**0.5))(_to_vectors(x)))
+        return nn.relu(nn.Dense(self.width, kernel_init=orthogonal(2**0.5))(_to_vectors(x)))
+
+
+class ShallowCNN(NatureCNN):
+    """The small network of IMPALA (Espeholt et al., 2018), which Mnih et al. (2013) had: a third of the work."""
+
+    layers: tuple[tuple[int, int, int], ...] = ((16, 8, 4), (32, 4, 2))
+    width: int = 256
 
 
 class Residual(nn.Module):
@@ -145,4 +155,4 @@ class ResNet(nn.Module):
         return nn.relu(nn.Dense(256)(_to_vectors(nn.relu(x))))
 
 
-VISION = {"nature": NatureCNN, "resnet": ResNet}
+VISION = {"shallow": ShallowCNN, "nature": NatureCNN, "resnet": ResNet}

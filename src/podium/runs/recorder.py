@@ -18,6 +18,7 @@ from podium.core.types import Tree
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.metrics import MetricsLog
 from podium.runs.progress import Progress
+from podium.runs.rate import Rate
 from podium.runs.summary import EpisodeReturn, Samples, Staleness, Status
 
 WINDOW = 100
@@ -86,9 +87,8 @@ class Recorder:
         self._produced_before = counts.produced
         self._wall_before = counts.wall_s
         self._compile_s = 0.0
-        self._rate: float | None = None
-        self._began = self._saved_at = self._tick_at = time.monotonic()
-        self._unmeasured = 0
+        self._began = self._saved_at = time.monotonic()
+        self._rate = Rate(self._began)
 
     def start(self, compile_s: float) -> None:
         """Training begins now: rates and limits leave out what came before, but for compilation."""
@@ -96,16 +96,11 @@ class Recorder:
         self._compile_s = compile_s
         self.counts.compile_s += compile_s
         self._began = now - compile_s
-        self._saved_at = self._tick_at = now
+        self._saved_at, self._rate = now, Rate(now)
 
     def measure_rate(self, steps: int) -> None:
-        """So many steps have been made since the last call, or the start: smoothed, they are the rate shown."""
-        self._unmeasured += steps
-        seconds = time.monotonic() - self._tick_at
-        if seconds > 0.05:
-            rate = self._unmeasured / seconds
-            self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
-            self._tick_at, self._unmeasured = time.monotonic(), 0
+        """So many steps have been made since the last call, or the start: for the rate that is shown."""
+        self._rate.add(steps, time.monotonic())
 
     def report(
         self,
@@ -132,7 +127,7 @@ class Recorder:
             "update": counts.updates,
             "step": counts.env_steps,
             "wall_s": round(counts.wall_s, 3),
-            "steps_per_s": self._rate,
+            "steps_per_s": self._rate.value,
             "episode_return": _mean(self._returns),
             "episode_length": _mean(self._lengths),
             "episodes": counts.episodes,
