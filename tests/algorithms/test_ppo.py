@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from algorithms.toy_runs import SPEC, assert_close, one_update, random_fragment
 from podium.algorithms import policy as policies
 from podium.algorithms import ppo
 from podium.algorithms.advantages import by_gae
@@ -15,15 +16,13 @@ from podium.algorithms.steps import Steps
 from podium.core.algorithm_configs import PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
-from podium.core.specs import Array, Box, Discrete, EnvSpec
+from podium.core.specs import Array, Box, EnvSpec
 from podium.core.types import Fragment
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
 from podium.networks import network as networks
 from podium.ops.returns import generalized_advantages
 from podium.workers.fused import Fused
-
-SPEC = EnvSpec(Array((3,)), Discrete(2))
 
 
 def experiment(env: str = "Catch-v0", **algorithm) -> Experiment:
@@ -36,41 +35,9 @@ def experiment(env: str = "Catch-v0", **algorithm) -> Experiment:
     )
 
 
-def random_fragment(length: int = 4, rows: int = 8, seed: int = 0) -> Fragment:
-    """A fragment with ends of both kinds and the reset rows that follow them."""
-    rng = np.random.default_rng(seed)
-    terminated = np.zeros((length, rows), bool)
-    truncated = np.zeros((length, rows), bool)
-    terminated[0, 0] = truncated[1, 1] = True
-    valid = np.ones((length, rows), bool)
-    valid[1:] = ~(terminated | truncated)[:-1]
-    first = np.zeros((length + 1, rows), bool)
-    first[2:] = (terminated | truncated)[:-1]
-    return Fragment(
-        obs=rng.normal(size=(length + 1, rows, 3)).astype(np.float32),
-        first=first,
-        mask=None,
-        action=rng.integers(0, 2, (length, rows)).astype(np.int32),
-        extras={"log_prob": rng.uniform(-1.2, -0.3, (length, rows)).astype(np.float32)},
-        reward=rng.normal(size=(length, rows)).astype(np.float32) * valid,
-        discounted=rng.normal(size=(length, rows)).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        valid=valid,
-        version=np.zeros((length, rows), np.int32),
-        memory=(),
-    )
-
-
 def small(**algorithm) -> Experiment:
     base = experiment(**{"fragment_length": 4, "minibatch_size": 32, "num_epochs": 1, **algorithm})
     return replace(base, env=replace(base.env, num_envs=8))
-
-
-def one_update(config: Experiment, fragment: Fragment):
-    algorithm = ppo.make(config.algorithm, config, SPEC)
-    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
-    return state, *jax.jit(algorithm.update)(state, fragment, jax.random.key(1))[:2]
 
 
 def functions(config: Experiment) -> ppo.PPO:
@@ -202,11 +169,6 @@ def test_the_first_ratio_of_a_synchronous_run_is_one(env):
     for _, metrics, _ in rows:
         assert abs(metrics["approx_kl"]) < 1e-6
         assert metrics["clip_fraction"] == 0
-
-
-def assert_close(one, other) -> None:
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(
