@@ -95,7 +95,7 @@ def test_with_an_lstm_it_recalls_a_cue():
     assert last_return > 0.9
 
 
-@pytest.mark.parametrize("vision", ["nature", "resnet"])
+@pytest.mark.parametrize("vision", ["shallow", "nature", "resnet"])
 def test_it_learns_from_pixels_that_stay_bytes_until_the_network(vision):
     spec = EnvSpec(Array((8, 8, 1), "uint8"), Discrete(2))
     config = replace(small(learning_rate=1e-3, gamma=0.0), network=NetworkConfig(hidden=(), vision=vision))

@@ -126,7 +126,7 @@ class NatureCNN(nn.Module):
 
 
 class ShallowCNN(NatureCNN):
-    """The small network of IMPALA (Espeholt et al., 2018), which Mnih et al. (2013) had: a third of the work."""
+    """The small network of IMPALA (Espeholt et al., 2018), of Mnih et al. (2013): a third of the multiplications."""
 
     layers: tuple[tuple[int, int, int], ...] = ((16, 8, 4), (32, 4, 2))
     width: int = 256
