@@ -29,6 +29,7 @@ from podium.core.types import ActInput, Fragment, Tree
 from podium.launch.crew import Crew
 from podium.launch.plan import Plan, make_plan
 from podium.launch.training import initial_state
+from podium.ops.compiling import jit_learning
 from podium.ops.keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
@@ -63,7 +64,7 @@ class Parts:
         self.pool.reset()
         params, keys = plan.algorithm.params(state), jax.random.split(run_key(2), self.rows)
         seen = ActInput(fragment.obs[0], np.zeros(self.rows, bool), None, keys, np.ones(self.rows, np.float32))
-        act, update = jax.jit(partial(plan.algorithm.act, greedy=False)), jax.jit(plan.algorithm.update)
+        act, update = jax.jit(partial(plan.algorithm.act, greedy=False)), jit_learning(plan.algorithm.update)
         self.act = lambda: np.asarray(act(params, (), seen)[0])
         self.update = lambda: jax.block_until_ready(update(state, fragment, run_key(1)))
         self.act(), self.update()

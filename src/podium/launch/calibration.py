@@ -25,6 +25,7 @@ from podium.envs.interface import HostEnv
 from podium.launch import training
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
 from podium.launch.plan import Plan, Transport
+from podium.ops.compiling import jit_learning
 from podium.ops.keys import run_key
 from podium.workers.layout import make_layouts
 from podium.workers.policies import jit_act
@@ -139,7 +140,7 @@ def measure_updates(plan: Plan) -> Cost:
         )
     batch = jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), shapes)
     state = jax.jit(lambda: algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper()))()
-    update = jax.jit(algorithm.update)
+    update = jit_learning(algorithm.update)
     jax.block_until_ready(update(state, batch, key))  # compiles
     once = watch(lambda: jax.block_until_ready(update(state, batch, key)), UPDATE_S)
     return Cost(count * once.wall_s, count * once.core_s)

@@ -18,6 +18,7 @@ from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
 from podium.core.types import Tree
 from podium.envs.jax_wrappers import BatchedJaxEnv
+from podium.ops.compiling import jit_learning
 from podium.ops.keys import run_key
 from podium.workers import rollout
 
@@ -174,7 +175,7 @@ class Fused:
                 out_specs=(state_spec, out_spec),
                 check_vma=False,
             )
-        return jax.jit(dispatch, donate_argnums=0)
+        return jit_learning(dispatch, donate_argnums=0)
 
     def _iterate(self, state: FusedState, key: jax.Array, axis: str | None) -> tuple[FusedState, Dispatched]:
         """Collect a fragment, and learn from it."""

@@ -13,6 +13,7 @@ import numpy as np
 from podium.algorithms import learning
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.core.types import Tree
+from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, SampleReceiver
 from podium.runs.books import Books
@@ -63,7 +64,7 @@ class Learner:
         self._publisher = publisher
         self._books = books
         # The store is changed in place: a replay buffer may be most of the memory there is.
-        self._learn = jax.jit(
+        self._learn = jit_learning(
             lambda state, store, batch, update: learning.learn(
                 algorithm, state, store, batch, jax.random.fold_in(key, update)
             ),

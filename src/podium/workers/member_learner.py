@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podium.algorithms.algorithm import Algorithm, Members, Played, Seen
 from podium.core.types import Tree
+from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, Received, SampleReceiver
 from podium.runs.books import Booking, Books
@@ -238,10 +239,10 @@ def _jit_update(algorithm: Algorithm, key: jax.Array, mesh: Mesh) -> Callable[..
         return state, metrics
 
     if axis is None:
-        return jax.jit(update)
+        return jit_learning(update)
     same: Any = PartitionSpec()
     members: Any = PartitionSpec(AXIS)
     played = Played(members, members, members, members, members, members, same)
-    return jax.jit(
+    return jit_learning(
         jax.shard_map(update, mesh=mesh, in_specs=(same, played, same), out_specs=(same, same), check_vma=False)
     )

@@ -20,6 +20,7 @@ from podium.core.config import Experiment
 from podium.core.types import ActInput, Tree
 from podium.envs.interface import JaxEnv
 from podium.envs.jax_wrappers import clip_action, like, strong
+from podium.ops.compiling import jit_learning
 from podium.ops.keys import row_keys, run_key
 from podium.ops.noise_table import slices
 from podium.workers.fused import AXIS, Dispatched, Fused, FusedState, repeat
@@ -135,7 +136,7 @@ class Population:
             dispatch = jax.shard_map(
                 dispatch, mesh=self._mesh, in_specs=(same, same, same, same), out_specs=out, check_vma=False
             )
-        return jax.jit(dispatch, donate_argnums=0)
+        return jit_learning(dispatch, donate_argnums=0)
 
     def _iterate(
         self, state: FusedState, table: jax.Array, key: jax.Array, axis: str | None

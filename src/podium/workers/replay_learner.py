@@ -13,6 +13,7 @@ import numpy as np
 from podium.algorithms.algorithm import Algorithm, Drawn
 from podium.algorithms.learning import GRADIENT_UPDATES
 from podium.core.types import Tree
+from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceClient, ParameterPublisher
 from podium.workers.layout import Layouts
@@ -63,7 +64,7 @@ class ReplayLearner:
         self._algorithm, self._layouts, self._replay_layouts = algorithm, layouts, replay_layouts
         self._clients, self._publisher, self._follow = list(clients), publisher, follow
         self._shape = (updates, len(self._clients), rows)  # rows of each shard in each update
-        self._learn = jax.jit(
+        self._learn = jit_learning(
             lambda state, drawn, update: _update(algorithm, state, time_first(drawn), jax.random.fold_in(key, update))
         )
         self._given: list[list[Given | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
