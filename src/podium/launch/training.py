@@ -17,7 +17,6 @@ from podium.envs.jax_wrappers import vectorize
 from podium.launch.crew import Crew
 from podium.launch.plan import Plan
 from podium.launch.populations import learner_devices
-from podium.launch.priority import put_learning_last
 from podium.ops.keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
@@ -187,7 +186,6 @@ def learn(
 
     `check` raises if a worker of this process has died. `figures` gives those of workers.
     """
-    put_learning_last()
     while recorder.ended is None:
         learned = learner.step(timeout=0.5)
         if learned is not None:
