@@ -30,7 +30,9 @@ def main() -> None:
     arguments = parser.parse_args()
     contenders = [contender for contender in CONTENDERS if contender not in arguments.skip]
     results = contest.take_turns(
-        {w: {c: command(c, w, arguments.seconds) for c in contenders} for w in arguments.workload}, arguments.rounds
+        {w: {c: command(c, w, arguments.seconds) for c in contenders} for w in arguments.workload},
+        arguments.rounds,
+        arguments.tries,
     )
     print(f"\n{contest.heading()}")
     for workload in arguments.workload:
