@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 
-OPTIONS: dict[str, Any] = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
+CPU_OPTIONS: dict[str, Any] = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
 """On the CPU, XLA orders a program so that more of it could run at once. Networks of this size have too little to do
-at once for that to pay: what is computed is then used while it is still in the cache. Other devices ignore it."""
+at once for that to pay: what is computed is better used while it is still in the cache."""
 
 
 def jit_learning(function: Callable[..., Any], **options: Any) -> Any:
@@ -15,4 +15,5 @@ def jit_learning(function: Callable[..., Any], **options: Any) -> Any:
 
     learn = jit_learning(algorithm.update, donate_argnums=0)
     """
-    return jax.jit(function, compiler_options=OPTIONS, **options)
+    chosen = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=chosen, **options)
