@@ -65,6 +65,13 @@ def test_slots_must_divide_the_environments() -> None:
         make_plan(experiment("gymnasium:CartPole-v1", slots=3))
 
 
+def test_replay_workers_cannot_take_turns_with_the_learner() -> None:
+    """They would wait for a version that is not made before there is enough to learn from."""
+    asked = experiment("gymnasium:CartPole-v1", actors=2, replay_workers=2, staleness=0)
+    with pytest.raises(ConfigError, match=r"topology.staleness = 0: must be at least 1 with topology.replay_workers"):
+        make_plan(replace(asked, algorithm=DQNConfig(fragment_length=8, batch_size=16)))
+
+
 @pytest.mark.parametrize(("shape", "said"), [((20, 16), True), ((20,), False)], ids=["pictures", "bytes as floats"])
 def test_normalising_that_does_nothing_is_said(shape: tuple[int, ...], said: bool) -> None:
     asked = replace(experiment("mine"), algorithm=PPOConfig(normalize_observations=True))

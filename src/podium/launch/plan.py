@@ -187,6 +187,10 @@ def _check_replay_workers(experiment: Experiment, algorithm: Algorithm, actors: 
         raise ConfigError(f"{where} {experiment.algorithm.name} has no replay; use 0, or an off-policy algorithm")
     if actors % workers:
         raise ConfigError(f"{where} must divide topology.actors = {actors}")
+    if experiment.topology.staleness == 0:  # before learning starts there is no newer version to wait for
+        raise ConfigError(
+            "topology.staleness = 0: must be at least 1 with topology.replay_workers, which nobody waits for"
+        )
     if algorithm.experience.batch_size % workers:
         raise ConfigError(f"{where} must divide algorithm.batch_size = {algorithm.experience.batch_size}")
 
