@@ -9,7 +9,7 @@ import pytest
 
 from algorithms import toy_runs
 from algorithms.toy_runs import SPEC, B, T, assert_close, one_update, random_fragment, run
-from podium.algorithms import registry
+from podium.algorithms import a2c, registry
 from podium.core.algorithm_configs import A2CConfig, IMPALAConfig
 from podium.core.config import Experiment, NetworkConfig
 from podium.core.errors import ConfigError
@@ -60,6 +60,50 @@ def test_on_policy_it_is_a2c():
     options = {"fragment_length": 8, "gamma": 0.9, "gae_lambda": 0.8, "normalize_observations": True}
     ours, theirs = run("Catch-v0", IMPALAConfig(**options), 3)[0], run("Catch-v0", A2CConfig(**options), 3)[0]
     assert_close(ours.train.params, theirs.train.params)
+
+
+def test_two_passes_are_two_updates_on_one_fragment():
+    config, fragment = small(entropy_coef=0.01), random_fragment()
+    algorithm = registry.make(config, SPEC)
+    _, once, _ = one_update(config, fragment)
+    again, _, _ = jax.jit(algorithm.update)(once, fragment, jax.random.key(1))
+    _, twice, _ = one_update(small(entropy_coef=0.01, num_epochs=2), fragment)
+    assert_close(again.params, twice.params)
+    assert_close(again.optimizer, twice.optimizer)
+    assert float(twice.steps) == float(once.steps), "steps are counted once, however often they are gone over"
+    assert not np.allclose(jax.tree.leaves(once.params)[0], jax.tree.leaves(twice.params)[0], atol=1e-5)
+
+
+def test_minibatches_are_whole_sequences_each_taken_once_a_pass(monkeypatch):
+    taken = []
+    step = a2c.A2C.gradient_step
+
+    def spy(self, part, state, batch, axis):
+        jax.debug.callback(lambda rewards: taken.append(np.asarray(rewards)), batch.reward)
+        return step(self, part, state, batch, axis)
+
+    monkeypatch.setattr(a2c.A2C, "gradient_step", spy)
+    fragment = random_fragment()
+    jax.block_until_ready(one_update(small(num_epochs=2, minibatch_size=2 * T), fragment))
+    jax.effects_barrier()
+    assert [rewards.shape for rewards in taken] == [(T, 2)] * 8
+    for first in (0, 4):
+        columns = np.concatenate(taken[first : first + 4], axis=1)
+        np.testing.assert_array_equal(np.sort(columns[0]), np.sort(fragment.reward[0]))
+    assert not np.array_equal(np.concatenate(taken[:4], 1), np.concatenate(taken[4:], 1)), "drawn anew in each pass"
+
+
+def test_eight_devices_give_the_parameters_of_one_in_minibatches():
+    config = IMPALAConfig(fragment_length=8, num_epochs=2, minibatch_size=64, normalize_observations=True)
+    one, _ = run("Catch-v0", config, 2, hidden=(8,))
+    eight, _ = run("Catch-v0", config, 2, devices=8, hidden=(8,))
+    assert_close(one.train, eight.train)
+
+
+@pytest.mark.parametrize("size", [6, 12, 64])
+def test_a_minibatch_that_is_not_of_whole_sequences_is_refused(size):
+    with pytest.raises(ConfigError, match=rf"minibatch_size = {size}: must be a multiple of .*fragment_length = 4"):
+        registry.make(small(minibatch_size=size), SPEC)
 
 
 def test_nothing_of_a_reset_row_reaches_a_parameter():

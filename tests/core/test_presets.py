@@ -16,7 +16,7 @@ def test_every_preset_resolves_and_its_minibatches_fit_the_fragment(name: str) -
     found = resolve(algorithm, env)
     assert found.preset == name
     settings = found.experiment.algorithm
-    assert found.experiment.steps_per_update % getattr(settings, "minibatch_size", 1) == 0
+    assert found.experiment.steps_per_update % (getattr(settings, "minibatch_size", None) or 1) == 0
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_defaults_then_preset_then_config_then_flags(tmp_path: Path) -> None:
     found = resolve("ppo", "CartPole-v1", config=file, overrides=["algorithm.gamma=0.6"], total_steps=7000)
     experiment, origins = found.experiment, found.origins
     assert (experiment.network.hidden, origins["network.hidden"]) == ((64, 64), "default")
-    assert (experiment.algorithm.fragment_length, origins["algorithm.fragment_length"]) == (32, "preset")
+    assert (experiment.algorithm.fragment_length, origins["algorithm.fragment_length"]) == (64, "preset")
     assert (experiment.env.num_envs, origins["env.num_envs"]) == (3, "config")
     assert (experiment.algorithm.gamma, origins["algorithm.gamma"]) == (0.6, "flag")
     assert (experiment.limits.total_steps, origins["limits.total_steps"]) == (7000, "flag")

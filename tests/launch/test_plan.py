@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from envs.counting import Picture
-from podium.core.algorithm_configs import DQNConfig, PPOConfig
+from podium.core.algorithm_configs import DQNConfig, IMPALAConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch.plan import draw, make_plan
@@ -77,3 +77,13 @@ def test_normalising_that_does_nothing_is_said(shape: tuple[int, ...], said: boo
     asked = replace(experiment("mine"), algorithm=PPOConfig(normalize_observations=True))
     notes = make_plan(asked, lambda: Picture(shape)).notes
     assert any("algorithm.normalize_observations does nothing here" in note for note in notes) == said
+
+
+@pytest.mark.parametrize(("size", "devices"), [(None, 8), (64, 4)])
+def test_impala_is_spread_over_devices_that_divide_its_sequences(size: int | None, devices: int) -> None:
+    algorithm = IMPALAConfig(fragment_length=16, minibatch_size=size)
+    assert make_plan(replace(experiment(devices=devices), algorithm=algorithm)).devices == devices
+    assert make_plan(replace(experiment(), algorithm=algorithm)).devices == 1
+    if size:
+        with pytest.raises(ConfigError, match=r"topology.devices = 8: must divide 4"):
+            make_plan(replace(experiment(devices=8), algorithm=algorithm))

@@ -37,6 +37,16 @@ class TrainState(NamedTuple):
     hyper: dict[str, jax.Array]
 
 
+class Passes(NamedTuple):
+    """How often the steps of an update are gone over, and in how many gradient steps each time."""
+
+    epochs: int
+    minibatches: int
+
+
+ONCE = Passes(epochs=1, minibatches=1)
+
+
 class Rows(NamedTuple):
     """Some columns of a fragment: observations normalised, rewards scaled, memory as [1, b, ...]."""
 
@@ -53,10 +63,12 @@ def make(config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     return make_with(by_gae, config, experiment, spec)
 
 
-def make_with(estimate: Estimator, config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
-    """The same with another estimator of advantages."""
+def make_with(
+    estimate: Estimator, config: A2CConfig, experiment: Experiment, spec: EnvSpec, passes: Passes = ONCE
+) -> Algorithm:
+    """The same with another estimator of advantages, which may allow several passes over a fragment."""
     policy = policies.make(config, experiment, spec)
-    a2c = A2C(config, experiment, policy, estimate)
+    a2c = A2C(config, experiment, policy, estimate, passes)
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
         init=a2c.init,
@@ -75,6 +87,7 @@ class A2C:
     experiment: Experiment
     policy: Policy
     estimate: Estimator
+    passes: Passes
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
         params = self.policy.init(key)
@@ -89,22 +102,42 @@ class A2C:
     def update(self, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None = None) -> tuple:
         # Rewards are scaled by statistics that know them; observations by those that the actors used.
         state = state._replace(returns=statistics.update(state.returns, batch.discounted, batch.valid, axis))
-        count = add_up(jnp.sum(batch.valid), axis)
-        rows = Rows(self.prepare(state, batch), batch.valid / jnp.maximum(count, 1))
-        params = _trained(state.params)
-
-        def differentiate(rows: Rows) -> tuple[Tree, dict]:
-            return jax.grad(self.loss, has_aux=True)(params, state, rows)
-
-        gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.chunk), axis)
-        gradient, rate = clip(gradient, state.hyper["max_grad_norm"]), self.learning_rate(state)
-        trained, optimizer = descend(Part(params, state.optimizer), gradient, rate, COARSE_ADAM)
+        start = Part(_trained(state.params), state.optimizer)
+        (trained, optimizer), sums = self.train(start, state, self.prepare(state, batch), key, axis)
         params = state.params._replace(**trained)
         if params.observations is not None:
             seen = jax.tree.map(lambda x: x[:-1], batch.obs)
             params = params._replace(observations=statistics.update(params.observations, seen, batch.valid, axis))
-        state = state._replace(params=params, optimizer=optimizer, steps=state.steps + count)
-        return state, _report(sums) | {"learning_rate": rate}, ()
+        metrics = _report(sums) | {"learning_rate": self.learning_rate(state)}
+        steps = state.steps + add_up(jnp.sum(batch.valid), axis)
+        return state._replace(params=params, optimizer=optimizer, steps=steps), metrics, ()
+
+    def train(self, start: Part, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None) -> tuple:
+        """The parameters after all gradient steps on a prepared fragment, and the means of what the steps report."""
+        epochs, steps = self.passes
+        if self.passes == ONCE:
+            return self.gradient_step(start, state, batch, axis)
+        blocks = minibatches.num_blocks(self.experiment.env.num_envs, self.experiment.env.num_envs // steps)
+
+        def step(part: Part, index: jax.Array) -> tuple[Part, dict]:
+            return self.gradient_step(part, state, jax.tree.map(lambda x: x[:, index], batch), axis)
+
+        def epoch(part: Part, key: jax.Array) -> tuple[Part, dict]:
+            return jax.lax.scan(step, part, minibatches.shuffle(key, batch.valid.shape[1], steps, blocks, axis))
+
+        part, sums = jax.lax.scan(epoch, start, jax.random.split(key, epochs))
+        return part, jax.tree.map(jnp.mean, sums)
+
+    def gradient_step(self, part: Part, state: TrainState, batch: Fragment, axis: str | None) -> tuple[Part, dict]:
+        count = add_up(jnp.sum(batch.valid), axis)
+        rows = Rows(batch, batch.valid / jnp.maximum(count, 1))
+
+        def differentiate(rows: Rows) -> tuple[Tree, dict]:
+            return jax.grad(self.loss, has_aux=True)(part.params, state, rows)
+
+        gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.chunk), axis)
+        gradient = clip(gradient, state.hyper["max_grad_norm"])
+        return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
 
     @property
     def chunk(self) -> int:

@@ -1,8 +1,9 @@
 """IMPALA (Espeholt et al., 2018): an actor-critic whose actors may play older policies, since V-trace corrects for it.
 
-All but the estimate of advantages is A2C's: a fragment is used for one gradient step, in which each advantage is
-weighed by min(ρ̄, π/μ) of the learner's policy π and the actor's μ, whose log-probabilities came with the fragment. At
-staleness 0 π is μ, and an update is A2C's.
+All but the estimate of advantages is A2C's: in a gradient step each advantage is weighed by min(ρ̄, π/μ) of the
+learner's policy π and the actor's μ, whose log-probabilities came with the fragment. At staleness 0 π is μ, and an
+update is A2C's. What corrects for older actors also corrects for the steps just made, so a fragment may be gone over
+more than once (`num_epochs`), with V-trace computed anew in each step.
 """
 
 from podium.algorithms import a2c
@@ -10,9 +11,17 @@ from podium.algorithms.advantages import by_vtrace
 from podium.algorithms.algorithm import Algorithm
 from podium.core.algorithm_configs import IMPALAConfig
 from podium.core.config import Experiment
+from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 
 
 def make(config: IMPALAConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """IMPALA for one environment spec."""
-    return a2c.make_with(by_vtrace, config, experiment, spec)
+    length, size = config.fragment_length, config.minibatch_size or experiment.steps_per_update
+    if size % length or experiment.steps_per_update % size:
+        raise ConfigError(
+            f"algorithm.minibatch_size = {size}: must be a multiple of algorithm.fragment_length = {length}, since "
+            f"minibatches are whole sequences, and divide fragment_length x num_envs = {experiment.steps_per_update}"
+        )
+    passes = a2c.Passes(config.num_epochs, experiment.steps_per_update // size)
+    return a2c.make_with(by_vtrace, config, experiment, spec, passes)

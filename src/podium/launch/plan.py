@@ -14,7 +14,7 @@ from podium.algorithms.algorithm import Algorithm, Members, Replay
 from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.algorithm_configs import OffPolicyConfig, PPOConfig
+from podium.core.algorithm_configs import IMPALAConfig, OffPolicyConfig, PPOConfig
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
@@ -265,13 +265,14 @@ def _parts(experiment: Experiment, spec: EnvSpec) -> int:
 
 def _blocks(experiment: Experiment) -> int:
     """Into how many blocks an algorithm with minibatches cuts the environments; each device has whole ones."""
-    rows, on_policy = _minibatch(experiment), not isinstance(experiment.algorithm, OffPolicyConfig)
-    if on_policy and (experiment.network.memory != "none" or experiment.network.factory is not None):
-        rows //= experiment.algorithm.fragment_length
+    rows, config, network = _minibatch(experiment), experiment.algorithm, experiment.network
+    on_policy, may_recall = not isinstance(config, OffPolicyConfig), network.memory != "none" or network.factory
+    if on_policy and (may_recall or isinstance(config, IMPALAConfig)):  # minibatches are whole sequences
+        rows //= config.fragment_length
     return num_blocks(experiment.env.num_envs, rows)
 
 
 def _minibatch(experiment: Experiment) -> int:
     """Rows of a gradient step, where the algorithm has such a field; else 0."""
     config = experiment.algorithm
-    return getattr(config, "batch_size" if isinstance(config, OffPolicyConfig) else "minibatch_size", 0)
+    return getattr(config, "batch_size" if isinstance(config, OffPolicyConfig) else "minibatch_size", None) or 0

@@ -15,6 +15,10 @@ class IMPALAConfig(A2CConfig):
     """Its registered name."""
     fragment_length: int = 32
     """Steps of each environment between two updates (T)."""
+    num_epochs: int = 1
+    """Passes over each fragment; V-trace corrects for what the earlier ones changed."""
+    minibatch_size: int | None = None
+    """Steps in a gradient step, as whole sequences; None: all of them."""
     clip_rho: float = 1.0
     """Largest importance weight of a temporal difference: where values settle."""
     clip_c: float = 1.0
@@ -22,5 +26,7 @@ class IMPALAConfig(A2CConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require("num_epochs", self.num_epochs >= 1, "at least 1")
+        self.require("minibatch_size", self.minibatch_size is None or self.minibatch_size >= 1, "at least 1")
         self.require("clip_rho", self.clip_rho > 0, "more than 0")
         self.require("clip_c", 0 < self.clip_c <= self.clip_rho, "more than 0 and at most algorithm.clip_rho")
