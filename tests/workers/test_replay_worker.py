@@ -20,7 +20,7 @@ from podium.runs.books import Books
 from podium.workers.layout import Record, make_layouts
 from podium.workers.replay import ReplayWorker, Share
 from podium.workers.replay_layout import Given, Judged, make_replay_layouts
-from podium.workers.replay_learner import ReplayLearner, start_store
+from podium.workers.replay_learner import ReplayLearner, count, start_store
 
 LENGTH, ROWS, LIMIT_S = 4, 2, 60.0
 CONFIG = DQNConfig(
@@ -197,6 +197,16 @@ def test_what_is_said_of_rows_that_were_overwritten_is_not_heard() -> None:
     assert np.mean(given.index == 0) < 0.5, "row 0 is of another fragment by now"
 
 
+def test_what_is_said_of_rows_that_a_life_before_had_drawn_is_not_heard() -> None:
+    with shards(replace(ALONE, steps=0, starts=2 * STEPS)) as [shard]:
+        shard.send(1.0)
+        shard.send(2.0)
+        everything = np.zeros(16, np.int32)
+        judged = Judged(everything, np.full(16, 3, np.int32), np.full(16, 1e6, np.float32))
+        given = shard.draw(judged)
+    assert np.mean(given.index == 0) < 0.5, "this one never had three fragments"
+
+
 def test_a_learner_learns_from_rows_of_all_shards_and_counts_their_steps_and_episodes() -> None:
     with shards(*[replace(ALONE, rows=4)] * 2) as both, MemoryTransport() as transport:
         publisher = transport.parameter_publisher("main", LAYOUTS.params.schema)
@@ -223,3 +233,11 @@ def test_a_learner_learns_from_rows_of_all_shards_and_counts_their_steps_and_epi
     assert learner.version == Version(0, 2)
     changed = jax.tree.map(lambda a, b: bool(np.any(np.asarray(a) != np.asarray(b))), state, learner.state)
     assert any(jax.tree.leaves(changed))
+
+
+def test_steps_of_a_shard_are_counted_once_whatever_life_of_it_answers_first() -> None:
+    store, grown = start_store(2), []
+    for life, steps in [(3, 100), (3, 160), (4, 20), (3, 180), (4, 50), (4, 40), (4, 60)]:
+        store, more = count(store, [Version(life, steps), Version(0, 0)])
+        grown.append(more)
+    assert grown == [100, 60, 20, 0, 30, 0, 10]

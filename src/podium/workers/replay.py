@@ -210,10 +210,11 @@ def _draw(experience: Replay, buffer: replay.Buffer, share: Share, key: jax.Arra
 
 
 def _judge(experience: Replay, buffer: replay.Buffer, judged: Judged) -> replay.Buffer:
-    """New priorities, but for rows whose place was taken by a newer fragment in between, and for none."""
+    """New priorities, but for none, for rows whose place a newer fragment took, and for those that a dead life drew."""
     size = buffer.fragments.valid.shape[0]
     newer = buffer.added - judged.added
     number = judged.index // replay.rows_per_fragment(experience, buffer)
     # Counted from where the next fragment would have gone when the rows were drawn.
     overwritten = (number - judged.added) % size < newer
-    return replay.reprioritize(experience, buffer, judged.index, judged.priority, (judged.index >= 0) & ~overwritten)
+    known = (judged.index >= 0) & (newer >= 0) & ~overwritten
+    return replay.reprioritize(experience, buffer, judged.index, judged.priority, known)

@@ -125,7 +125,7 @@ class ReplayLearner:
         self.version = Version(self.version.incarnation, self.version.update + 1)
         self._updates += 1
         self.publish()
-        steps = self._count(turn)
+        self.store, steps = count(self.store, [version for version in self._told[turn] if version is not None])
         episodes = [episode for part in given for episode in _episodes(part)]
         self._ask(turn, given, priorities)
         return Learned(metrics, steps, episodes, staleness_mean=0.0, staleness_max=0)
@@ -162,19 +162,22 @@ class ReplayLearner:
             return cut[0]
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *cut)
 
-    def _count(self, turn: int) -> int:
-        """Valid steps that shards have taken in since they were last asked what they had."""
-        lives, words = np.array(self.store["life"]), np.array(self.store["steps"])
-        grown = 0
-        for i, told in enumerate(self._told[turn]):
-            assert told is not None
-            before = int(words[i, 0]) * WORD + int(words[i, 1]) if lives[i] == told.incarnation else 0
-            if told.update < before:  # an answer that was overtaken
-                continue
-            grown += told.update - before
-            lives[i], words[i] = told.incarnation, divmod(told.update, WORD)
-        self.store = {"life": lives, "steps": words}
-        return grown
+
+def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:
+    """The store, and the valid steps that shards have taken in since they were last asked what they had.
+
+    Answers may overtake each other: a shard dies, its next life answers one request, and only then comes the turn of
+    what the dead one had answered. It tells of steps that were counted, or died with it.
+    """
+    lives, words = np.array(store["life"]), np.array(store["steps"])
+    grown = 0
+    for i, (life, steps) in enumerate(told):
+        before = int(words[i, 0]) * WORD + int(words[i, 1]) if lives[i] == life else 0
+        if life < lives[i] or steps < before:
+            continue
+        grown += steps - before
+        lives[i], words[i] = life, divmod(steps, WORD)
+    return {"life": lives, "steps": words}, grown
 
 
 def _update(algorithm: Algorithm, state: Tree, drawn: Drawn, key: jax.Array) -> tuple[Tree, dict, Tree]:
