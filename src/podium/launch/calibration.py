@@ -3,7 +3,6 @@ they run. It stops as soon as the answer is clear, and takes a few seconds at mo
 """
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from podium.algorithms import learning, replay
 from podium.algorithms.algorithm import Fragments, Members, Replay
 from podium.core.config import TopologyConfig
 from podium.core.errors import EnvError
+from podium.core.machine import count_cores
 from podium.core.specs import Action, Box, Discrete
 from podium.envs.interface import HostEnv
 from podium.launch import training
@@ -60,7 +60,7 @@ def settle(plan: Plan) -> Plan:
         return replace(plan, asked=None, notes=(*plan.notes, why))
     place = choose(
         measured,
-        os.cpu_count() or 1,
+        count_cores(),
         plan.experiment.env.num_envs,
         steps=plan.experiment.limits.total_steps,
         seconds=_seconds(plan),
@@ -74,7 +74,7 @@ def settle(plan: Plan) -> Plan:
 
 def measure(plan: Plan) -> Costs:
     """What a step, choosing actions and an update take; parts that cannot change the answer are left out."""
-    num_envs, cores = plan.experiment.env.num_envs, os.cpu_count() or 1
+    num_envs, cores = plan.experiment.env.num_envs, count_cores()
     env, parallel = _within_limit(lambda: measure_env(plan), plan.experiment.limits.hang_s)
     measured = Costs(env, parallel)
     short = is_short(measured, num_envs, plan.experiment.limits.total_steps, _seconds(plan))

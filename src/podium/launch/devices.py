@@ -8,6 +8,7 @@ import jax
 
 from podium.algorithms.minibatches import MAX_BLOCKS
 from podium.core.config import Experiment
+from podium.core.machine import count_cores
 
 
 def configure(experiment: Experiment) -> None:
@@ -24,7 +25,7 @@ def configure(experiment: Experiment) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     # An actor waits for each of its small computations anyway: handing them to another thread trebles their time.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _split_cpu(experiment.topology.devices or min(os.cpu_count() or 1, MAX_BLOCKS))
+    _split_cpu(experiment.topology.devices or min(count_cores(), MAX_BLOCKS))
 
 
 def _split_cpu(devices: int) -> None:

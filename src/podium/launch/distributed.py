@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.errors import ConfigError, TrainingError
+from podium.core.machine import count_cores
 from podium.launch.figures import Figures
 from podium.launch.plan import Plan
 from podium.launch.program import make_program
@@ -58,7 +59,7 @@ def run(
             "init_from": None if init_from is None else str(init_from.path.absolute()),
         }
         program = make_program(plan, payload)
-        for warning in check(program, os.cpu_count()):
+        for warning in check(program, count_cores()):
             bar.say(f"warning: {warning}")
         bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
         with backends.local(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podium.core.errors import PodiumError
+from podium.core.machine import count_cores
 
 EXTRAS = {
     "envpool": ("envpool",),
@@ -56,7 +57,7 @@ def examine_devices() -> Finding:
         return Finding("devices", False, f"jax {jax.__version__} finds none: {str(error).splitlines()[0]}")
     kinds = sorted({f"{device.platform} ({device.device_kind})" for device in devices})
     return Finding(
-        "devices", True, f"{len(devices)} x {', '.join(kinds)}, {os.cpu_count()} cores, jax {jax.__version__}"
+        "devices", True, f"{len(devices)} x {', '.join(kinds)}, {count_cores()} cores, jax {jax.__version__}"
     )
 
 

@@ -4,7 +4,6 @@ These are the entries that a program names. The experiment is read from the run'
 worker that is started again, or elsewhere, is the same.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -17,6 +16,7 @@ import jax
 from podium.algorithms.algorithm import Members
 from podium.core import settings
 from podium.core.config import Experiment
+from podium.core.machine import count_cores
 from podium.core.types import Tree
 from podium.launch import crew, recording, training
 from podium.launch.evaluation import draw_without_a_screen, play_versions
@@ -265,7 +265,7 @@ def _watched(context: WorkerContext) -> Iterator[tuple[RunDirectory, Plan, Watch
 
 def _plan(context: WorkerContext, experiment: Experiment) -> Plan:
     if experiment.env.threads is None:  # actors share the cores, so that EnvPool's threads do not crowd each other
-        share = (os.cpu_count() or 1) // (experiment.topology.actors or 1)
+        share = count_cores() // (experiment.topology.actors or 1)
         experiment = replace(experiment, env=replace(experiment.env, threads=max(1, share)))
     plan, shm = make_plan(experiment), Path(context.payload["shm"])
     if isinstance(plan.algorithm.experience, Members) and shm.is_dir():
