@@ -343,6 +343,6 @@ def test_a_large_recurrent_minibatch_computed_in_pieces_gives_the_same(monkeypat
     config = replace(config, network=NetworkConfig(hidden=(8,), memory="lstm", memory_size=8))
     whole, _ = run(config, 1)
     in_pieces = ppo.minibatches.sum_over_chunks
-    monkeypatch.setattr(ppo.minibatches, "sum_over_chunks", lambda f, rows: in_pieces(f, rows, chunk=64))
+    monkeypatch.setattr(ppo.minibatches, "sum_over_chunks", lambda f, rows, chunk: in_pieces(f, rows, chunk=64))
     pieces, _ = run(config, 1)
     assert_close(whole.train.params, pieces.train.params)

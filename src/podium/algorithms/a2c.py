@@ -135,15 +135,9 @@ class A2C:
         def differentiate(rows: Rows) -> tuple[Tree, dict]:
             return jax.grad(self.loss, has_aux=True)(part.params, state, rows)
 
-        gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.chunk), axis)
+        gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.policy.chunk), axis)
         gradient = clip(gradient, state.hyper["max_grad_norm"])
         return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
-
-    @property
-    def chunk(self) -> int:
-        """Steps whose activations stay in a CPU's cache while their gradient is computed."""
-        pixels = any(part.is_image for part in jax.tree.leaves(self.policy.spec.observation))
-        return 64 if pixels else 4096
 
     def learning_rate(self, state: TrainState) -> jax.Array:
         progress = state.steps / self.experiment.limits.total_steps

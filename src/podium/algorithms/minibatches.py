@@ -44,7 +44,7 @@ def shuffle(key: jax.Array, num_items: int, num_minibatches: int, blocks: int, a
     return order.reshape(blocks, num_minibatches, -1).swapaxes(0, 1).reshape(num_minibatches, -1)
 
 
-def sum_over_chunks(function: Callable[[Tree], Tree], rows: Tree, chunk: int = 4096) -> Tree:
+def sum_over_chunks(function: Callable[[Tree], Tree], rows: Tree, chunk: int) -> Tree:
     """The sum of `function` over pieces of rows [T, b, ...], cut along b: for sums that parts add up to.
 
     On the CPU only: there, a piece's activations stay in the cache, where those of 65,536 rows do not.

@@ -50,6 +50,12 @@ class Policy:
         """Of actions, by the network's outputs [..., n]."""
         return distributions.make(self.spec.action, outputs, params.log_std, mask, self.config.squash)
 
+    @property
+    def chunk(self) -> int:
+        """Steps whose activations stay in a CPU's cache while their gradient is computed."""
+        pixels = any(part.is_image for part in jax.tree.leaves(self.spec.observation))
+        return 64 if pixels else 4096
+
 
 def make(config: A2CConfig | PPOConfig, experiment: Experiment, spec: EnvSpec) -> Policy:
     """The policy of an experiment, on a network with as many outputs as the actions' distribution takes."""

@@ -213,7 +213,7 @@ class PPO:
         def differentiate(rows: Steps) -> tuple[dict[str, Tree], dict]:
             return jax.grad(self.loss, has_aux=True)(params, start, rows)
 
-        gradients, metrics = add_up(minibatches.sum_over_chunks(differentiate, rows), axis)
+        gradients, metrics = add_up(minibatches.sum_over_chunks(differentiate, rows, self.policy.chunk), axis)
         return {name: self.descend(part, gradients[name], start) for name, part in parts.items()}, metrics
 
     def descend(self, part: Part, gradient: Tree, start: TrainState) -> Part:
