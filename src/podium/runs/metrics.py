@@ -77,7 +77,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     rows = read_metrics(run.path);  rows[-1]["episode_return"]
     """
-    file = path / "metrics.jsonl" if path.is_dir() else path
+    # By its name: whether it is a directory changes while another process makes one.
+    file = path if path.suffix == ".jsonl" else path / "metrics.jsonl"
     if not file.exists():
         return []
     return [row for _, row in _whole_rows(file)]
