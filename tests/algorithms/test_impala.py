@@ -22,8 +22,9 @@ def small(**algorithm) -> Experiment:
     return toy_runs.small(IMPALAConfig(fragment_length=T, **algorithm))
 
 
-def test_the_loss_is_the_one_computed_by_hand():
-    config = small(entropy_coef=0.01, gamma=0.9, clip_rho=1.2, clip_c=0.9)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_loss_is_the_one_computed_by_hand(normalize):
+    config = small(entropy_coef=0.01, gamma=0.9, clip_rho=1.2, clip_c=0.9, normalize_advantages=normalize)
     fragment = random_fragment()
     state, _, metrics = one_update(config, fragment)
     network = networks.make(config.network, SPEC, 2)
@@ -41,13 +42,18 @@ def test_the_loss_is_the_one_computed_by_hand():
             alive = 1.0 - fragment.terminated[t, row]
             later = 0.9 * error * alive * (1.0 - fragment.truncated[t, row])
             one_step = fragment.reward[t, row] + 0.9 * alive * value[t + 1, row] - value[t, row]
-            advantage[t, row] = min(1.2, ratio[t, row]) * (one_step + later)
+            advantage[t, row] = one_step + later
             error = min(1.2, ratio[t, row]) * one_step + min(0.9, ratio[t, row]) * later
             target[t, row] = value[t, row] + error
     entropy = -(np.exp(log_probs) * log_probs).sum(-1)[:-1]
-    valid = fragment.valid
-    policy_loss, value_loss = -(advantage * chosen)[valid].mean(), 0.5 * ((target - value[:-1])[valid] ** 2).mean()
-    np.testing.assert_allclose(metrics["policy_loss"], policy_loss, rtol=1e-5)
+    valid, rho = fragment.valid, np.minimum(1.2, ratio)
+    if normalize:
+        advantage = (advantage - advantage[valid].mean()) / advantage[valid].std()
+    policy_loss, value_loss = (
+        -(rho * advantage * chosen)[valid].mean(),
+        0.5 * ((target - value[:-1])[valid] ** 2).mean(),
+    )
+    np.testing.assert_allclose(metrics["policy_loss"], policy_loss, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(metrics["value_loss"], value_loss, rtol=1e-5)
     np.testing.assert_allclose(
         metrics["loss"], policy_loss + 0.5 * value_loss - 0.01 * entropy[valid].mean(), rtol=1e-5
@@ -78,9 +84,9 @@ def test_minibatches_are_whole_sequences_each_taken_once_a_pass(monkeypatch):
     taken = []
     step = a2c.A2C.gradient_step
 
-    def spy(self, part, state, batch, axis):
+    def spy(self, part, state, batch, scale, axis):
         jax.debug.callback(lambda rewards: taken.append(np.asarray(rewards)), batch.reward)
-        return step(self, part, state, batch, axis)
+        return step(self, part, state, batch, scale, axis)
 
     monkeypatch.setattr(a2c.A2C, "gradient_step", spy)
     fragment = random_fragment()
@@ -94,7 +100,9 @@ def test_minibatches_are_whole_sequences_each_taken_once_a_pass(monkeypatch):
 
 
 def test_eight_devices_give_the_parameters_of_one_in_minibatches():
-    config = IMPALAConfig(fragment_length=8, num_epochs=2, minibatch_size=64, normalize_observations=True)
+    config = IMPALAConfig(
+        fragment_length=8, num_epochs=2, minibatch_size=64, normalize_observations=True, normalize_advantages=True
+    )
     one, _ = run("Catch-v0", config, 2, hidden=(8,))
     eight, _ = run("Catch-v0", config, 2, devices=8, hidden=(8,))
     assert_close(one.train, eight.train)
@@ -107,7 +115,7 @@ def test_a_minibatch_that_is_not_of_whole_sequences_is_refused(size):
 
 
 def test_nothing_of_a_reset_row_reaches_a_parameter():
-    config, fragment = small(), random_fragment()
+    config, fragment = small(normalize_advantages=True), random_fragment()
     obs = fragment.obs.copy()
     obs[1, 0] = np.nan  # row 0 terminated at t=0
     log_prob = np.where(fragment.valid, fragment.extras["log_prob"], np.nan).astype(np.float32)

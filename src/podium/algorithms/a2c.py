@@ -5,8 +5,9 @@ IMPALA, which estimates advantages otherwise (`algorithms.advantages`). The opti
 RMSProp: its step sizes carry over to PPO and back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import optax
 
 from podium.algorithms import minibatches
 from podium.algorithms import policy as policies
-from podium.algorithms.advantages import Estimator, by_gae
+from podium.algorithms.advantages import Estimate, Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import add_up
 from podium.algorithms.descent import COARSE_ADAM, Part, anneal, clip, descend
@@ -47,6 +48,13 @@ class Passes(NamedTuple):
 ONCE = Passes(epochs=1, minibatches=1)
 
 
+class Scale(NamedTuple):
+    """What advantages are taken in: less their mean, in units of their standard deviation."""
+
+    mean: jax.Array
+    deviation: jax.Array
+
+
 class Rows(NamedTuple):
     """Some columns of a fragment: observations normalised, rewards scaled, memory as [1, b, ...]."""
 
@@ -56,6 +64,16 @@ class Rows(NamedTuple):
     def mean(self, x: jax.Array) -> jax.Array:
         """These rows' part of the mean of x [T, b]: parts add up, over chunks and over devices."""
         return jnp.sum(jnp.where(self.weight > 0, self.weight * x, 0.0))
+
+
+class Judgement(NamedTuple):
+    """Of rows [T, b]: the policy, its values, the actions' log-probabilities, and the estimate of advantages."""
+
+    policy: Any
+    value: jax.Array
+    log_prob: jax.Array
+    log_ratio: jax.Array  # to the actor's
+    found: Estimate
 
 
 def make(config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
@@ -115,12 +133,13 @@ class A2C:
     def train(self, start: Part, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None) -> tuple:
         """The parameters after all gradient steps on a prepared fragment, and the means of what the steps report."""
         epochs, steps = self.passes
+        scale = self.measure(start, state, batch, axis) if self.config.normalize_advantages else None
         if self.passes == ONCE:
-            return self.gradient_step(start, state, batch, axis)
+            return self.gradient_step(start, state, batch, scale, axis)
         blocks = minibatches.num_blocks(self.experiment.env.num_envs, self.experiment.env.num_envs // steps)
 
         def step(part: Part, index: jax.Array) -> tuple[Part, dict]:
-            return self.gradient_step(part, state, jax.tree.map(lambda x: x[:, index], batch), axis)
+            return self.gradient_step(part, state, jax.tree.map(lambda x: x[:, index], batch), scale, axis)
 
         def epoch(part: Part, key: jax.Array) -> tuple[Part, dict]:
             return jax.lax.scan(step, part, minibatches.shuffle(key, batch.valid.shape[1], steps, blocks, axis))
@@ -128,16 +147,34 @@ class A2C:
         part, sums = jax.lax.scan(epoch, start, jax.random.split(key, epochs))
         return part, jax.tree.map(jnp.mean, sums)
 
-    def gradient_step(self, part: Part, state: TrainState, batch: Fragment, axis: str | None) -> tuple[Part, dict]:
-        count = add_up(jnp.sum(batch.valid), axis)
-        rows = Rows(batch, batch.valid / jnp.maximum(count, 1))
+    def measure(self, start: Part, state: TrainState, batch: Fragment, axis: str | None) -> Scale:
+        """The scale of the whole fragment's advantages, by the parameters of the update's start.
 
+        Not that of each gradient step's own: in some hundred steps of a game nothing may happen, and noise would count.
+        """
+
+        def add_moments(rows: Rows) -> tuple[jax.Array, jax.Array]:
+            advantage = self.judge(start.params, state, rows).found.advantage
+            return rows.mean(advantage), rows.mean(advantage**2)
+
+        mean, square = self.sum_over(add_moments, batch, axis)
+        return Scale(mean, jnp.sqrt(jnp.maximum(square - mean**2, 0.0)) + 1e-8)
+
+    def gradient_step(
+        self, part: Part, state: TrainState, batch: Fragment, scale: Scale | None, axis: str | None
+    ) -> tuple[Part, dict]:
         def differentiate(rows: Rows) -> tuple[Tree, dict]:
-            return jax.grad(self.loss, has_aux=True)(part.params, state, rows)
+            return jax.grad(self.loss, has_aux=True)(part.params, state, rows, scale)
 
-        gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.policy.chunk), axis)
+        gradient, sums = self.sum_over(differentiate, batch, axis)
         gradient = clip(gradient, state.hyper["max_grad_norm"])
         return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
+
+    def sum_over(self, function: Callable[[Rows], Tree], batch: Fragment, axis: str | None) -> Any:
+        """The sum of `function` over the rows of a prepared fragment, in chunks and on all devices."""
+        count = add_up(jnp.sum(batch.valid), axis)
+        rows = Rows(batch, batch.valid / jnp.maximum(count, 1))
+        return add_up(minibatches.sum_over_chunks(function, rows, self.policy.chunk), axis)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
         progress = state.steps / self.experiment.limits.total_steps
@@ -158,17 +195,23 @@ class A2C:
             memory=jax.tree.map(lambda m: m[None], batch.memory),
         )
 
-    def loss(self, trained: Tree, state: TrainState, rows: Rows) -> tuple[jax.Array, dict]:
-        """The loss of these rows and what to report of them, all as parts of sums."""
-        params, batch, hyper = state.params._replace(**trained), rows.fragment, state.hyper
+    def judge(self, trained: Tree, state: TrainState, rows: Rows) -> Judgement:
+        """What the network says of these rows, and what its values make of their rewards."""
+        params, batch = state.params._replace(**trained), rows.fragment
         memory = jax.tree.map(lambda m: m[0], batch.memory)
         outputs, value, _ = self.policy.network.apply(params.network, memory, batch.obs, batch.first)
         policy = self.policy.distribution(params, outputs[:-1], None if batch.mask is None else batch.mask[:-1])
         log_prob = policy.log_prob(batch.action)
         log_ratio = log_prob - batch.extras["log_prob"]
-        found = jax.lax.stop_gradient(self.estimate(hyper, batch, value, log_ratio))
-        error = found.target - value[:-1]
-        policy_loss = -rows.mean(found.weight * found.advantage * log_prob)
+        found = jax.lax.stop_gradient(self.estimate(state.hyper, batch, value, log_ratio))
+        return Judgement(policy, value[:-1], log_prob, log_ratio, found)
+
+    def loss(self, trained: Tree, state: TrainState, rows: Rows, scale: Scale | None) -> tuple[jax.Array, dict]:
+        """The loss of these rows and what to report of them, all as parts of sums."""
+        policy, value, log_prob, log_ratio, found = self.judge(trained, state, rows)
+        advantage = found.advantage if scale is None else (found.advantage - scale.mean) / scale.deviation
+        hyper, error = state.hyper, found.target - value
+        policy_loss = -rows.mean(found.weight * advantage * log_prob)
         value_loss, entropy = 0.5 * rows.mean(error**2), rows.mean(policy.entropy())
         loss = policy_loss + hyper["value_coef"] * value_loss - hyper["entropy_coef"] * entropy
         return loss, {

@@ -28,6 +28,8 @@ class A2CConfig(AlgorithmConfig):
     """Gradients are scaled down to this norm."""
     schedule: Literal["constant", "linear"] = "constant"
     """Learning rate over the run; linear falls to 0 at limits.total_steps."""
+    normalize_advantages: bool = False
+    """Subtract the mean of a fragment's advantages and divide by their standard deviation."""
     normalize_observations: bool = False
     """By running mean and variance; frozen in evaluation."""
     normalize_rewards: bool = False
