@@ -24,7 +24,7 @@ from podium.workers.layout import make_layouts
 from podium.workers.member_actor import Mean, MemberActor, draw_population
 from podium.workers.member_learner import MemberLearner
 from podium.workers.member_records import MemberRecords
-from podium.workers.member_slot import MemberSlot
+from podium.workers.member_slot import Member, MemberSlot
 from workers.stage import Counter
 
 LIMIT_S, ROWS, POPULATION = 60.0, 4, 16
@@ -171,6 +171,28 @@ def test_an_actor_plays_pairs_to_the_end_of_their_episodes_and_tells_what_they_r
         # Both ends' counts agree: what was sent, and what was under way.
         under_way = sum(theatre.ledger.steps_of(i) for i in range(8, theatre.ledger.fragments))
         assert theatre.ledger.produced == header.produced + theatre.ledger.unfinished + under_way
+
+
+def test_both_of_a_pair_are_played_around_one_mean_unless_it_has_become_too_old() -> None:
+    with Theatre() as theatre:
+        actor = theatre.actor()
+        slot, deal, mean = actor._slots[0], actor._deal, actor._mean
+
+        def next_after(update: int) -> tuple[Member, Any]:
+            theatre.publish(update)
+            assert mean.refresh(LIMIT_S)
+            chosen = deal.next(slot, 0, mean)
+            assert chosen is not None
+            return chosen
+
+        (first, params), (mirror, same) = next_after(3), next_after(4)
+        assert mirror == first._replace(sign=-1)
+        assert mirror.version == Version(0, 3)
+        assert same is params
+        (third, params), (fresh, newer) = next_after(5), next_after(7)
+        assert (third.sign, fresh.sign) == (1, 1), "two versions on, the other side of the pair would be left out"
+        assert fresh.version == Version(0, 7)
+        assert newer is not params
 
 
 def test_at_staleness_0_every_row_plays_its_part_of_the_population_and_waits_for_the_next_version() -> None:

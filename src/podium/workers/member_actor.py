@@ -1,6 +1,7 @@
 """The actor of a population: plays members in the rows of its slots, and sends what they reached.
 
-With staleness, a row that is free takes the newest parameters and a new pair of noise, whatever the others do. At
+With staleness, a row that is free takes the newest parameters and a new pair of noise, whatever the others do; both of
+the pair are played around these parameters, one after the other, unless newer ones have made them too old. At
 staleness 0 each row plays a fixed part of the population, slot by slot, and waits for the next version: the same
 members with the same parameters, however many actors share them.
 """
@@ -28,7 +29,7 @@ from podium.workers.turns import take_turns
 
 
 class Mean:
-    """The newest parameters of a stream, on the host.
+    """The newest parameters of a stream, on the host; those of older versions stay as they are for whoever holds them.
 
     mean = Mean(layouts.params, reader)
     if mean.refresh(timeout=0.1): mean.version, mean.params
@@ -43,7 +44,7 @@ class Mean:
     def refresh(self, timeout: float = 0.0) -> bool:
         """Read a newer version if there is one; says whether there are any parameters now."""
         if (news := self._reader.read(timeout)) is not None:
-            self.version, self.params = news[0], self._layout.tree(news[1])
+            self.version, self.params = news[0], jax.tree.map(np.array, self._layout.tree(news[1]))
         return self.version is not None
 
 
@@ -98,7 +99,9 @@ class MemberActor:
         self._free: list[Buffer] = []
         self._sequence = self._committed = self._produced = self._finished = 0
         self._credit_wait_s = self._act_s = 0.0
-        self._deal = _InOrder(self._members, seed, num_envs) if staleness == 0 else _AtRandom(self._members, seed)
+        self._deal = (
+            _InOrder(self._members, seed, num_envs) if staleness == 0 else _AtRandom(self._members, seed, staleness)
+        )
 
     def warm_up(self) -> None:
         """Compile everything; nothing is stepped but the resets."""
@@ -159,8 +162,8 @@ class MemberActor:
             slot.restart()
             self._deal.open(slot, version.update)
         for row in slot.waiting():
-            if (member := self._deal.next(slot, row)) is not None:
-                slot.begin(row, Member(*member, version if slot.version is None else slot.version), self._mean.params)
+            if (chosen := self._deal.next(slot, row, self._mean)) is not None:
+                slot.begin(row, *chosen)
         return True
 
     def _commit(self, slot: MemberSlot) -> bool:
@@ -200,12 +203,12 @@ class MemberActor:
 
 
 class _AtRandom:
-    """New noise whenever a row is free; after it the same with the other sign."""
+    """New noise whenever a row is free; after it the same with the other sign, around the same mean."""
 
-    def __init__(self, members: Members, seed: Sequence[int]) -> None:
-        self._last = members.last_index
+    def __init__(self, members: Members, seed: Sequence[int], staleness: int) -> None:
+        self._last, self._staleness = members.last_index, staleness
         self._random = np.random.default_rng(list(seed))
-        self._mirror: dict[tuple[int, int], int] = {}  # row -> index that is to be played with the other sign
+        self._partners: dict[tuple[int, int], tuple[Member, Tree]] = {}  # of a row: whom the other sign is to follow
 
     def is_playing(self, slot: MemberSlot) -> bool:
         return True
@@ -213,12 +216,20 @@ class _AtRandom:
     def open(self, slot: MemberSlot, update: int) -> None:
         raise AssertionError("rows do not wait for versions")
 
-    def next(self, slot: MemberSlot, row: int) -> tuple[int, int] | None:
+    def next(self, slot: MemberSlot, row: int, mean: Mean) -> tuple[Member, Tree] | None:
         place = slot.number, row
-        if (index := self._mirror.pop(place, None)) is not None:
-            return index, -1
-        index = self._mirror[place] = int(self._random.integers(0, self._last + 1))
-        return index, 1
+        assert mean.version is not None
+        if (partner := self._partners.pop(place, None)) is not None and self._is_welcome(partner[0], mean.version):
+            member, params = partner
+            return member._replace(sign=-1), params
+        member = Member(int(self._random.integers(0, self._last + 1)), 1, mean.version)
+        self._partners[place] = member, mean.params
+        return self._partners[place]
+
+    def _is_welcome(self, member: Member, newest: Version) -> bool:
+        """Whether a learner that made the newest version still takes members of this one's."""
+        version = member.version
+        return version.incarnation == newest.incarnation and newest.update - version.update <= self._staleness
 
 
 class _InOrder:
@@ -239,11 +250,12 @@ class _InOrder:
         if self._pairs is None or self._pairs[0] != update:
             self._pairs = update, draw_population(self._members, self._seed, update)
 
-    def next(self, slot: MemberSlot, row: int) -> tuple[int, int] | None:
+    def next(self, slot: MemberSlot, row: int, mean: Mean) -> tuple[Member, Tree] | None:
         left = self._left[slot.number]
         if not left[row]:
             return None
         number = (slot.number * slot.rows + row + 1) * self._share - left[row]
         left[row] -= 1
         assert self._pairs is not None
-        return int(self._pairs[1][number // 2]), 1 if number % 2 == 0 else -1
+        assert slot.version is not None
+        return Member(int(self._pairs[1][number // 2]), 1 if number % 2 == 0 else -1, slot.version), mean.params

@@ -66,7 +66,6 @@ class MemberSlot:
         self.number, self.env, self.rows = number, env, rows
         self.version: Version | None = None  # that the whole slot last played, at staleness 0
         self.finished: list[Finished] = []  # and not yet sent
-        self.sent = False
         self.env_s = 0.0
         self.tally = HostTally(env.spec.observation) if members.observes else None
         self._members = members
@@ -118,14 +117,12 @@ class MemberSlot:
         began = time.perf_counter()
         self.env.send(action)
         self.env_s += time.perf_counter() - began
-        self.sent = True
 
     def receive(self) -> int:
         """Wait for the outcome; members whose episode is over are `finished`. Returns the steps that members made."""
         began = time.perf_counter()
         self._now = now = self.env.recv()
         self.env_s += time.perf_counter() - began
-        self.sent = False
         plays = self._plays
         np.add(self._returns, now.reward, out=self._returns, where=plays)
         np.add(self._lengths, 1, out=self._lengths, where=plays)
