@@ -52,6 +52,7 @@ def test_replay_workers_learner_and_actors_may_die_and_every_step_is_explained(t
     assert samples["unexplained"] == 0
     assert samples["trained"] >= 16_000
     assert summary["restarts"] == Counter(KILLED)
+    assert summary["staleness"]["max"] >= summary["staleness"]["mean"] > 0, "nobody waits for the newest version"
 
 
 def last_step(run: Path) -> int:

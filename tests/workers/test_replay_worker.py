@@ -6,23 +6,25 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from podium.algorithms import dqn
+from podium.algorithms.algorithm import Algorithm
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig
 from podium.envs import registry
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
-from podium.protocol.streams import FragmentHeader, Reply
+from podium.protocol.streams import FragmentHeader, InferenceClient, Reply
 from podium.runs.books import Books
 from podium.workers.layout import Record, make_layouts
 from podium.workers.replay import ReplayWorker, Share
-from podium.workers.replay_layout import Given, Judged, make_replay_layouts
+from podium.workers.replay_layout import TURNS, Given, Judged, make_replay_layouts
 from podium.workers.replay_learner import ReplayLearner, count, start_store
 
-LENGTH, ROWS, LIMIT_S = 4, 2, 60.0
+LENGTH, ROWS, LIMIT_S, LIFE = 4, 2, 60.0, 7
 CONFIG = DQNConfig(
     fragment_length=LENGTH, batch_size=8, buffer_size=3 * LENGTH * ROWS, learning_starts=0, priority_exponent=1.0
 )
@@ -40,26 +42,37 @@ class Shard:
     """A replay worker in a thread, with an actor's sender and a learner's client in our hands."""
 
     def __init__(self, share: Share, index: int, stack: ExitStack) -> None:
-        transport = stack.enter_context(MemoryTransport())  # which has one receiver of samples
+        transport = self._transport = stack.enter_context(MemoryTransport())  # which has one receiver of samples
         self.receiver = stack.enter_context(closing(transport.sample_receiver(LAYOUTS.record.schema)))
-        schemas = SHAPES.request.schema, SHAPES.answer.schema
-        self.server = stack.enter_context(closing(transport.inference_server(*schemas)))
+        self._schemas, self._stack = (SHAPES.request.schema, SHAPES.answer.schema), stack
+        self.server = stack.enter_context(closing(transport.inference_server(*self._schemas)))
         self.books, self.share = Books(None), share
         key = jax.random.key(index)
         self.beaten = threading.Event()
         streams = self.receiver, self.server
         self.worker = ReplayWorker(
-            EXPERIENCE, LAYOUTS, SHAPES, *streams, self.books, share, key, life=7, beat=lambda _: self.beaten.set()
+            EXPERIENCE, LAYOUTS, SHAPES, *streams, self.books, share, key, LIFE, beat=lambda _: self.beaten.set()
         )
         sender = transport.sample_sender(self.receiver.endpoint, LAYOUTS.record.schema, SenderId(index, 0), credits=1)
         self.sender = stack.enter_context(closing(sender))
-        rows = [share.updates * share.rows] * 2
-        client = transport.inference_client(self.server.endpoint, *schemas, SenderId(0, 0), rows, LIMIT_S)
-        self.client = stack.enter_context(closing(client))
+        self.client = self.join(life=0)
         self.sent = self.steps = 0
 
+    def join(self, life: int) -> InferenceClient:
+        """As this life of the learner."""
+        rows = [self.share.updates * self.share.rows] * TURNS
+        ends = self.server.endpoint, *self._schemas
+        return self._stack.enter_context(
+            closing(self._transport.inference_client(*ends, SenderId(0, life), rows, LIMIT_S))
+        )
+
     def send(
-        self, reward: float, timeout: float = LIMIT_S, episode: tuple[float, int] | None = None, resets: int = 0
+        self,
+        reward: float,
+        timeout: float = LIMIT_S,
+        episode: tuple[float, int] | None = None,
+        resets: int = 0,
+        version: int = 0,
     ) -> bool:
         """A fragment without ends, some of its rows resets; False if there was no credit for it in time."""
         buffer = self.sender.acquire(timeout)
@@ -70,6 +83,7 @@ class Shard:
         record: Record = LAYOUTS.record.tree(buffer.arrays)
         record.fragment.valid[...] = np.arange(STEPS).reshape(LENGTH, ROWS) >= resets
         record.fragment.reward[...] = reward
+        record.fragment.version[...] = np.where(record.fragment.valid, version, -100)
         if episode is not None:
             record.episodes.returns[0, 0], record.episodes.lengths[0, 0] = episode
         self.steps += STEPS - resets
@@ -78,19 +92,32 @@ class Shard:
         self.sender.commit(buffer, header)
         return True
 
-    def ask(self, judged: Judged | None = None) -> None:
-        rows = self.share.updates * self.share.rows
-        nothing = Judged(np.full(rows, -1, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.float32))
-        self.client.submit(0, list(judged or nothing))
+    def ask(self, judged: Judged | None = None, turn: int = 0) -> None:
+        none = np.zeros(self.share.updates * self.share.rows, np.int32)
+        self.client.submit(turn, list(judged or Judged(none - 1, none, none, none.astype(np.float32))))
 
     def reply(self, timeout: float = LIMIT_S) -> Reply | None:
         return next(iter(self.client.poll(timeout)), None)
 
-    def draw(self, judged: Judged | None = None) -> Given:
-        self.ask(judged)
+    def draw(self, judged: Judged | None = None, turn: int = 0) -> Given:
+        self.ask(judged, turn)
         reply = self.reply()
         assert reply is not None
+        assert reply.slot == turn
         return jax.tree.map(np.array, SHAPES.answer.tree(reply.arrays))
+
+
+def judge(index: np.ndarray | int, priority: np.ndarray | float, added: int, life: int = LIFE) -> Judged:
+    """Of the 16 rows of a round."""
+    filled = np.broadcast_to(np.array(life), 16), np.broadcast_to(index, 16), np.broadcast_to(np.array(added), 16)
+    return Judged(*(part.astype(np.int32) for part in filled), np.broadcast_to(priority, 16).astype(np.float32))
+
+
+def make_learner(algorithm: Algorithm, made: list[Shard], transport: MemoryTransport, update: int = 0) -> ReplayLearner:
+    publisher = transport.parameter_publisher("main", LAYOUTS.params.schema)
+    state, clients = algorithm.init(jax.random.key(0), SPEC, CONFIG.hyper()), [shard.client for shard in made]
+    rest = jax.random.key(1), Version(0, update), clients, publisher, made[0].share.updates, made[0].share.rows
+    return ReplayLearner(algorithm, LAYOUTS, SHAPES, state, start_store(len(made)), *rest)
 
 
 @contextmanager
@@ -114,9 +141,9 @@ def test_rows_come_from_the_fragments_that_were_sent() -> None:
     with shards(ALONE) as [shard]:
         shard.send(7.0, episode=(21.0, 3))
         given = shard.draw()
-    assert given.drawn.rows.rewards.shape == (16, 1)
-    np.testing.assert_array_equal(given.drawn.rows.rewards, 7.0)
-    assert (given.drawn.weight > 0).all()
+    assert given.rows.rewards.shape == (16, 1)
+    np.testing.assert_array_equal(given.rows.rewards, 7.0)
+    np.testing.assert_allclose(given.share, 1 / STEPS, rtol=1e-5)
     assert [(r, n) for r, n in zip(*given.episodes, strict=True) if n] == [(21.0, 3)]
 
 
@@ -126,7 +153,7 @@ def test_steps_are_booked_when_they_are_taken_in_and_told_with_the_next_rows() -
         shard.ask()
         reply = shard.reply()
         assert reply is not None
-        assert reply.version == Version(7, LENGTH * ROWS)
+        assert reply.version == Version(LIFE, LENGTH * ROWS)
         assert shard.books.account.trained == LENGTH * ROWS
 
 
@@ -169,6 +196,22 @@ def test_fragments_are_held_back_until_rows_were_drawn_for_those_before() -> Non
         assert shard.send(1.0)
 
 
+def test_rounds_that_died_with_a_learner_are_drawn_again_for_the_next() -> None:
+    with shards(replace(ALONE, ahead=2)) as [shard]:
+        for _ in range(TURNS):
+            shard.send(1.0)
+        for turn in range(TURNS):
+            shard.draw(turn=turn)
+        shard.client = shard.join(life=1)
+        for turn in range(TURNS):  # without a new fragment: nobody was trained for those that are there
+            shard.draw(turn=turn)
+        shard.ask(judge(0, 1.0, added=2))
+        assert shard.reply(0.3) is None, "what this one judges was trained on, and the next needs a fragment"
+        shard.send(1.0)
+        assert shard.reply() is not None
+        assert shard.worker.metrics()["batches"] == 2 * TURNS + 1
+
+
 def test_a_row_that_was_judged_is_drawn_as_often_as_its_priority_says() -> None:
     with shards(replace(ALONE, steps=0, starts=2 * STEPS)) as [shard]:  # two fragments, and as many rounds as we like
         shard.send(1.0)
@@ -177,9 +220,9 @@ def test_a_row_that_was_judged_is_drawn_as_often_as_its_priority_says() -> None:
         assert set(given.added) == {2}
         index = np.arange(16, dtype=np.int32)  # every row of both fragments
         priority = np.where(index == 11, 15.0, 1.0).astype(np.float32)
-        given = shard.draw(Judged(index, given.added, priority))
+        given = shard.draw(judge(index, priority, added=2))
     assert np.mean(given.index == 11) == pytest.approx(15 / 30, abs=2 / 16)
-    np.testing.assert_array_equal(given.drawn.rows.rewards[given.index == 11], 2.0)
+    np.testing.assert_array_equal(given.rows.rewards[given.index == 11], 2.0)
 
 
 def test_what_is_said_of_rows_that_were_overwritten_is_not_heard() -> None:
@@ -191,9 +234,7 @@ def test_what_is_said_of_rows_that_were_overwritten_is_not_heard() -> None:
         for _ in range(3):
             shard.send(4.0)
             shard.draw()  # until all three have been overwritten
-        everything = np.zeros(16, np.int32)
-        judged = Judged(everything, np.full(16, before, np.int32), np.full(16, 1e6, np.float32))
-        given = shard.draw(judged)
+        given = shard.draw(judge(0, 1e6, before))
     assert np.mean(given.index == 0) < 0.5, "row 0 is of another fragment by now"
 
 
@@ -201,20 +242,16 @@ def test_what_is_said_of_rows_that_a_life_before_had_drawn_is_not_heard() -> Non
     with shards(replace(ALONE, steps=0, starts=2 * STEPS)) as [shard]:
         shard.send(1.0)
         shard.send(2.0)
-        everything = np.zeros(16, np.int32)
-        judged = Judged(everything, np.full(16, 3, np.int32), np.full(16, 1e6, np.float32))
-        given = shard.draw(judged)
-    assert np.mean(given.index == 0) < 0.5, "this one never had three fragments"
+        given = shard.draw(judge(0, 1e6, added=2, life=LIFE - 1))
+        assert np.mean(given.index == 0) < 0.5, "it had two fragments as well, but others"
+        given = shard.draw(judge(0, 1e6, added=2))
+        assert np.mean(given.index == 0) > 0.9, "of its own rows, it hears the same"
 
 
 def test_a_learner_learns_from_rows_of_all_shards_and_counts_their_steps_and_episodes() -> None:
     with shards(*[replace(ALONE, rows=4)] * 2) as both, MemoryTransport() as transport:
-        publisher = transport.parameter_publisher("main", LAYOUTS.params.schema)
-        state = ALGORITHM.init(jax.random.key(0), SPEC, CONFIG.hyper())
-        learner = ReplayLearner(
-            ALGORITHM, LAYOUTS, SHAPES, state, start_store(2), jax.random.key(1), Version(0, 0),
-            [shard.client for shard in both], publisher, updates=2, rows=4,
-        )  # fmt: skip
+        learner = make_learner(ALGORITHM, both, transport)
+        state = learner.state
         learner.warm_up()
         learner.publish()
         with learner:
@@ -233,6 +270,49 @@ def test_a_learner_learns_from_rows_of_all_shards_and_counts_their_steps_and_epi
     assert learner.version == Version(0, 2)
     changed = jax.tree.map(lambda a, b: bool(np.any(np.asarray(a) != np.asarray(b))), state, learner.state)
     assert any(jax.tree.leaves(changed))
+
+
+def test_weights_are_relative_to_the_greatest_of_all_shards() -> None:
+    """A flat shard, whose rows have 1/16 each, beside one where a row has a half and the others 1/30 each."""
+    algorithm = ALGORITHM._replace(
+        init=lambda *args: (ALGORITHM.init(*args), jnp.zeros(16)),
+        params=lambda state: ALGORITHM.params(state[0]),
+        update=lambda state, drawn, key: ((state[0], drawn.weight), {}, ()),
+    )
+    index = np.arange(16)
+    with shards(*[replace(ALONE, steps=0, starts=2 * STEPS)] * 2) as both, MemoryTransport() as transport:
+        for shard, peak in zip(both, (1.0, 15.0), strict=True):
+            shard.send(1.0)
+            shard.send(2.0)
+            shard.draw()  # by when it has taken both in
+            shard.draw(judge(index, np.where(index == 11, peak, 1.0), added=2))
+        learner = make_learner(algorithm, both, transport)
+        with learner:
+            assert learner.step(LIMIT_S) is not None
+    flat, peaked = np.asarray(learner.state[1]).reshape(2, 8)
+    beta = CONFIG.priority_correction
+    np.testing.assert_allclose(flat, (16 / 30) ** beta, rtol=1e-4)
+    np.testing.assert_allclose(np.sort(peaked), [(1 / 15) ** beta] * 4 + [1.0] * 4, rtol=1e-4)
+
+
+def test_a_learner_reports_how_old_the_steps_are_that_its_shards_took_in() -> None:
+    with shards(*[replace(ALONE, rows=4, starts=2 * STEPS - 2)] * 2) as both, MemoryTransport() as transport:
+        learner = make_learner(ALGORITHM, both, transport, update=5)
+        learner.publish()
+        for shard in both:
+            shard.send(1.0, version=5)
+        both[0].send(1.0, version=1, resets=2)
+        both[1].send(1.0, version=4)
+        with learner:
+            learned = learner.step(LIMIT_S)
+            for shard in both:
+                shard.send(1.0, version=9)
+            again = learner.step(LIMIT_S)
+    assert learned is not None
+    assert again is not None
+    assert learned.staleness_mean == pytest.approx((6 * 4 + 8 * 1) / 30)
+    assert learned.staleness_max == 4
+    assert (again.staleness_mean, again.staleness_max) == (0.0, 0), "no policy is newer than the newest"
 
 
 def test_steps_of_a_shard_are_counted_once_whatever_life_of_it_answers_first() -> None:

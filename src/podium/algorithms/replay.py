@@ -96,6 +96,14 @@ def draw(
     experience: Replay, buffer: Buffer, key: jax.Array, batch: int, axis: str | None = None
 ) -> tuple[Drawn, jax.Array]:
     """Rows with their weights, and their places for `reprioritize`. The buffer must hold a fragment."""
+    rows, share, index = draw_shares(experience, buffer, key, batch)
+    return Drawn(rows, weigh(experience, share, axis)), index
+
+
+def draw_shares(
+    experience: Replay, buffer: Buffer, key: jax.Array, batch: int
+) -> tuple[Transitions | Fragment, jax.Array, jax.Array]:
+    """Rows, P(i) of each for `weigh`, and their places: for batches that are yet to be joined with those of others."""
     per_fragment = rows_per_fragment(experience, buffer)
     size, _, columns = buffer.fragments.valid.shape
     if buffer.tree is None:
@@ -111,7 +119,21 @@ def draw(
         step, column = place // columns, place % columns
         picked = _pick_transitions(buffer.fragments, experience.n_step, number, step, column)
         valid = buffer.fragments.valid[number, step, column]
-    return Drawn(picked, _weigh(experience, buffer, index, valid, axis)), index
+    return picked, _shares(buffer, index, valid), index
+
+
+def weigh(experience: Replay, share: jax.Array, axis: str | None = None) -> jax.Array:
+    """P(i)^-beta, over the greatest of the whole batch (Schaul et al., 2016); 0 for reset rows.
+
+    P(i) is a row's share of its own buffer's total, whatever the totals of the others are: each of S buffers gives
+    as many rows of a batch, so that row i comes at the rate P(i) / S, and S drops out.
+    """
+    if not experience.priority_exponent:
+        return share
+    counts = share > 0
+    least = jnp.min(jnp.where(counts, share, jnp.inf))
+    least = least if axis is None else jax.lax.pmin(least, axis)
+    return jnp.where(counts, (least / share) ** experience.priority_correction, 0.0)
 
 
 def reprioritize(
@@ -127,15 +149,11 @@ def reprioritize(
     return buffer._replace(tree=tree, top=jnp.maximum(buffer.top, jnp.max(raised)))
 
 
-def _weigh(experience: Replay, buffer: Buffer, index: jax.Array, valid: jax.Array, axis: str | None) -> jax.Array:
-    """P(i)^-beta, over the greatest of the batch (Schaul et al., 2016); 0 for reset rows."""
+def _shares(buffer: Buffer, index: jax.Array, valid: jax.Array) -> jax.Array:
+    """P(i), or 1 where all are drawn alike; 0 for reset rows."""
     if buffer.tree is None:
         return valid.astype(jnp.float32)
-    share = sum_tree.weights(buffer.tree, index) / sum_tree.total(buffer.tree)
-    valid = valid & (share > 0)
-    least = jnp.min(jnp.where(valid, share, jnp.inf))
-    least = least if axis is None else jax.lax.pmin(least, axis)
-    return jnp.where(valid, (least / share) ** experience.priority_correction, 0.0)
+    return jnp.where(valid, sum_tree.weights(buffer.tree, index) / sum_tree.total(buffer.tree), 0.0)
 
 
 def _keep(experience: Replay, fragment: Fragment) -> Fragment:

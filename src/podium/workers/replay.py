@@ -6,7 +6,7 @@ and gives no rows beyond the fragments that have come. Its actors then wait for 
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceServer, Received, RequestBatch, SampleReceiver
 from podium.runs.books import Booking, Books
 from podium.workers.layout import Episodes, Layouts, Record
-from podium.workers.replay_layout import Given, Judged, ReplayLayouts, rows_first
+from podium.workers.replay_layout import TURNS, Acted, Given, Judged, ReplayLayouts, rows_first
 
 WAIT_S = 0.1
 """How long it waits for fragments, requests or leave before it looks whether it should stop."""
@@ -68,12 +68,16 @@ class ReplayWorker:
         self._receiver, self._server, self._books = receiver, server, books
         self._share, self._life, self._beat = share, life, beat
         self._add = jax.jit(lambda buffer, fragment: replay.add(experience, buffer, fragment), donate_argnums=0)
-        self._judge = jax.jit(lambda buffer, judged: _judge(experience, buffer, judged), donate_argnums=0)
+        self._judge = jax.jit(lambda buffer, judged: _judge(experience, buffer, judged, life), donate_argnums=0)
         self._draw = jax.jit(lambda buffer, number: _draw(experience, buffer, share, jax.random.fold_in(key, number)))
         self._buffer = jax.jit(lambda: replay.init(experience, self._example()))()
         self._moved = threading.Condition()  # guards the buffer and the counts
         self._episodes: deque[tuple[float, int]] = deque(maxlen=100_000)
-        self._fragments = self._steps = self._rounds = 0
+        self._acted: Counter[int] = Counter()  # valid steps by version, that were not told of
+        self._fragments = self._steps = 0
+        self._drawn = 0  # rounds since the start
+        self._trained = 0  # of them, those that the learner has judged
+        self._rounds = 0  # of them, those that were trained on, or may yet be
         self._told = time.monotonic()
         self._waited = {"data": 0.0, "request": 0.0, "credit": 0.0}
         self._error: BaseException | None = None
@@ -82,7 +86,7 @@ class ReplayWorker:
         """Compile everything; nothing is run, and no buffer copied."""
         fragment = self._layouts.record.tree(self._layouts.record.schema.allocate()).fragment
         self._add.lower(self._buffer, fragment).compile()
-        self._draw.lower(self._buffer, self._rounds).compile()
+        self._draw.lower(self._buffer, self._drawn).compile()
         rows = self._share.updates * self._share.rows
         fields = self._replay_layouts.request.schema.fields
         judged = self._replay_layouts.request.tree([np.zeros((rows, *field.shape), field.dtype) for field in fields])
@@ -109,7 +113,7 @@ class ReplayWorker:
         return {
             "steps": self._steps,
             "fragments": self._fragments,
-            "batches": self._rounds,
+            "batches": self._drawn,
             "fill": min(1.0, self._fragments / size),
             "refused": self._receiver.counters.refused + self._server.counters.refused,
             "malformed": self._receiver.counters.malformed + self._server.counters.malformed,
@@ -153,13 +157,14 @@ class ReplayWorker:
         steps = int(np.count_nonzero(fragment.valid))
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
         if self._books.arrive(booking):
-            ended = _ended(record)
+            ended, acted = _ended(record), _acted(record)
             with self._moved:
                 self._buffer = jax.block_until_ready(self._add(self._buffer, fragment))
                 self._books.trained([booking])
                 self._fragments += 1
                 self._steps += steps
                 self._episodes.extend(ended)
+                self._acted.update(acted)
                 self._moved.notify_all()
         received.release()
 
@@ -168,17 +173,28 @@ class ReplayWorker:
         judged: Judged = self._replay_layouts.request.tree([array[: batch.rows] for array in batch.arrays])
         with self._moved:
             self._buffer = self._judge(self._buffer, judged)
+            self._count_rounds(judged)
             while not self._moved.wait_for(self._may_give, WAIT_S):
                 self._tell()
                 if stop.is_set() or self._error is not None:
                     return
-            drawn, index, added = jax.block_until_ready(self._draw(self._buffer, self._rounds))
+            rows, shares, index, added = jax.block_until_ready(self._draw(self._buffer, self._drawn))
             version = Version(self._life, self._steps)
-            episodes = self._next_episodes(batch.rows)
+            news = self._next_episodes(batch.rows), self._next_acted(batch.rows)
+            self._drawn += 1
             self._rounds += 1
             self._moved.notify_all()
-        given = Given(drawn, index, added, episodes)
+        given = Given(rows, shares, index, added, *news)
         self._server.reply(batch, version, self._replay_layouts.answer.arrays(given))
+
+    def _count_rounds(self, judged: Judged) -> None:
+        """Leave out the rounds that a learner took into its death.
+
+        Who asks has nothing of ours but what he judges now, and what he was given for his other requests: whatever
+        was drawn beyond that will never be trained on.
+        """
+        self._trained += int(judged.life[0] == self._life)
+        self._rounds = min(self._rounds, self._trained + TURNS - 1)
 
     def _next_episodes(self, rows: int) -> Episodes:
         """Of those that ended and were not told of, as many as there are rows."""
@@ -186,6 +202,13 @@ class ReplayWorker:
         for i in range(min(rows, len(self._episodes))):
             episodes.returns[i], episodes.lengths[i] = self._episodes.popleft()
         return episodes
+
+    def _next_acted(self, rows: int) -> Acted:
+        """Of the steps that were not told of, those of the oldest versions, as many as there are rows."""
+        acted = Acted(np.zeros(rows, np.int32), np.zeros(rows, np.int32))
+        for i, version in enumerate(sorted(self._acted)[:rows]):
+            acted.version[i], acted.steps[i] = version, self._acted.pop(version)
+        return acted
 
     def _example(self) -> Fragment:
         return self._layouts.record.tree(self._layouts.record.schema.fields).fragment
@@ -197,24 +220,29 @@ def _ended(record: Record) -> list[tuple[float, int]]:
     return list(zip(returns[ended].tolist(), lengths[ended].tolist(), strict=True))
 
 
+def _acted(record: Record) -> dict[int, int]:
+    versions, steps = np.unique(record.fragment.version[record.fragment.valid], return_counts=True)
+    return dict(zip(versions.tolist(), steps.tolist(), strict=True))
+
+
 def _draw(experience: Replay, buffer: replay.Buffer, share: Share, key: jax.Array) -> tuple:
-    """Rows of all updates of a round one after another, their places, and how many fragments had been added."""
+    """Of all updates of a round one after another: rows, P(i), places, and how many fragments had been added."""
 
     def draw(key: jax.Array) -> tuple:
-        drawn, index = replay.draw(experience, buffer, key, share.rows)
-        return rows_first(drawn), index
+        rows, shares, index = replay.draw_shares(experience, buffer, key, share.rows)
+        return rows_first(rows), shares, index
 
-    drawn, index = jax.vmap(draw)(jax.random.split(key, share.updates))
-    drawn, index = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (drawn, index))
-    return drawn, index, jnp.full(index.shape, buffer.added)
+    drawn = jax.vmap(draw)(jax.random.split(key, share.updates))
+    rows, shares, index = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), drawn)
+    return rows, shares, index, jnp.full(index.shape, buffer.added)
 
 
-def _judge(experience: Replay, buffer: replay.Buffer, judged: Judged) -> replay.Buffer:
-    """New priorities, but for none, for rows whose place a newer fragment took, and for those that a dead life drew."""
+def _judge(experience: Replay, buffer: replay.Buffer, judged: Judged, life: int) -> replay.Buffer:
+    """New priorities of rows that this life drew, but for those whose place a newer fragment took."""
     size = buffer.fragments.valid.shape[0]
     newer = buffer.added - judged.added
     number = judged.index // replay.rows_per_fragment(experience, buffer)
     # Counted from where the next fragment would have gone when the rows were drawn.
     overwritten = (number - judged.added) % size < newer
-    known = (judged.index >= 0) & (newer >= 0) & ~overwritten
+    known = (judged.life == life) & ~overwritten
     return replay.reprioritize(experience, buffer, judged.index, judged.priority, known)

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Algorithm, Drawn
+from podium.algorithms import replay
+from podium.algorithms.algorithm import Algorithm, Drawn, Replay
 from podium.algorithms.learning import GRADIENT_UPDATES
 from podium.core.types import Tree
 from podium.ops.compiling import jit_learning
@@ -18,10 +19,8 @@ from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceClient, ParameterPublisher
 from podium.workers.layout import Layouts
 from podium.workers.learner import Learned
-from podium.workers.replay_layout import Given, Judged, ReplayLayouts, time_first
+from podium.workers.replay_layout import TURNS, Given, Judged, ReplayLayouts, time_first
 
-TURNS = 2
-"""Requests that are out at each shard."""
 CALL_S = 0.2
 """After so long without rows, `follow` is called."""
 WORD = 1 << 30
@@ -65,12 +64,13 @@ class ReplayLearner:
         self._clients, self._publisher, self._follow = list(clients), publisher, follow
         self._shape = (updates, len(self._clients), rows)  # rows of each shard in each update
         self._learn = jit_learning(
-            lambda state, drawn, update: _update(algorithm, state, time_first(drawn), jax.random.fold_in(key, update))
+            lambda state, drawn, update: _update(algorithm, state, drawn, jax.random.fold_in(key, update))
         )
         self._given: list[list[Given | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
         self._told: list[list[Version | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
         nothing = np.zeros(updates * rows, np.int32)
-        self._nothing = [nothing - 1, nothing, nothing.astype(np.float32)]
+        self._nothing = list(Judged(nothing - 1, nothing, nothing, nothing.astype(np.float32)))
+        self._staleness = 0.0, 0  # of what was new last
         self._updates = self._failed = 0
         self._followed_at = time.monotonic()
 
@@ -122,13 +122,15 @@ class ReplayLearner:
         given = [part for part in self._given[turn] if part is not None]
         learned = self._learn(self.state, self._join(given), self.version.update)
         self.state, metrics, priorities = jax.block_until_ready(learned)
+        # Shards do not keep step with us: of a round for which they took nothing in, nothing is known.
+        self._staleness = _staleness(given, self.version.update) or self._staleness
         self.version = Version(self.version.incarnation, self.version.update + 1)
         self._updates += 1
         self.publish()
         self.store, steps = count(self.store, [version for version in self._told[turn] if version is not None])
         episodes = [episode for part in given for episode in _episodes(part)]
         self._ask(turn, given, priorities)
-        return Learned(metrics, steps, episodes, staleness_mean=0.0, staleness_max=0)
+        return Learned(metrics, steps, episodes, *self._staleness)
 
     def publish(self) -> None:
         """Let everybody have the parameters; after an update `step` does, before the first one the caller."""
@@ -148,16 +150,19 @@ class ReplayLearner:
         updates, shards, rows = self._shape
         none = isinstance(priorities, tuple)
         judged = np.zeros(self._shape, np.float32) if none else np.asarray(priorities).reshape(self._shape)
-        for i, (client, part) in enumerate(zip(self._clients, given, strict=True)):
+        told = [version for version in self._told[turn] if version is not None]
+        for i, (client, part, version) in enumerate(zip(self._clients, given, told, strict=True)):
             priority = np.ascontiguousarray(judged[:, i]).reshape(updates * rows)
+            life = np.full(updates * rows, version.incarnation, np.int32)
             # Copies: the arrays of a reply are the client's again once the next request is out.
-            client.submit(turn, list(Judged(np.array(part.index), np.array(part.added), priority)))
+            client.submit(turn, list(Judged(life, np.array(part.index), np.array(part.added), priority)))
         self._given[turn] = [None] * shards
 
     def _join(self, given: list[Given]) -> Tree:
-        """The rows of all shards as batches [updates, batch, ...]."""
+        """The rows of all shards as batches [updates, batch, ...], and the share that each has in its shard."""
         updates, _, rows = self._shape
-        cut = [jax.tree.map(lambda x: np.asarray(x).reshape(updates, rows, *x.shape[1:]), g.drawn) for g in given]
+        drawn = [(part.rows, part.share) for part in given]
+        cut = [jax.tree.map(lambda x: np.asarray(x).reshape(updates, rows, *x.shape[1:]), part) for part in drawn]
         if len(cut) == 1:
             return cut[0]
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *cut)
@@ -180,17 +185,32 @@ def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:
     return {"life": lives, "steps": words}, grown
 
 
-def _update(algorithm: Algorithm, state: Tree, drawn: Drawn, key: jax.Array) -> tuple[Tree, dict, Tree]:
+def _update(algorithm: Algorithm, state: Tree, drawn: Tree, key: jax.Array) -> tuple[Tree, dict, Tree]:
     """Updates of rows [updates, ...], one after another: the means of their metrics, and the priorities of all rows."""
+    experience, (rows, share) = algorithm.experience, drawn
+    assert isinstance(experience, Replay)
 
-    def update(state: Tree, batch: tuple[Drawn, jax.Array]) -> tuple:
-        state, metrics, priorities = algorithm.update(state, *batch)
+    def update(state: Tree, batch: tuple) -> tuple:
+        rows, share, key = batch
+        # Here, where rows of all shards are one batch: weights are relative to the greatest of all of them.
+        drawn = Drawn(rows, replay.weigh(experience, share))
+        state, metrics, priorities = algorithm.update(state, drawn, key)
         return state, (metrics, priorities)
 
-    count = len(drawn.weight)
-    state, (metrics, priorities) = jax.lax.scan(update, state, (drawn, jax.random.split(key, count)))
+    count = len(share)
+    batches = time_first(rows), share, jax.random.split(key, count)
+    state, (metrics, priorities) = jax.lax.scan(update, state, batches)
     means = jax.tree.map(jnp.mean, metrics)
     return state, means | {GRADIENT_UPDATES: jnp.full((), count, jnp.int32)}, priorities
+
+
+def _staleness(given: Sequence[Given], update: int) -> tuple[float, int] | None:
+    """Mean and greatest age, in versions, of the steps that shards took in for this update; None if they took none."""
+    version = np.concatenate([np.asarray(part.acted.version) for part in given])
+    steps = np.concatenate([np.asarray(part.acted.steps) for part in given])
+    # A learner that was restored from a checkpoint may have fewer updates behind it than the policy that acted.
+    ages = np.maximum(update - version, 0)[steps > 0]
+    return (float(np.average(ages, weights=steps[steps > 0])), int(ages.max())) if len(ages) else None
 
 
 def _episodes(given: Given) -> list[tuple[float, int]]:
