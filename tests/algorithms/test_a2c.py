@@ -56,9 +56,10 @@ def test_nothing_of_a_reset_row_reaches_a_parameter(memory):
     config = replace(config, network=NetworkConfig(hidden=(8,), memory=memory, memory_size=4))
     start = jnp.ones((B, 4)) if memory == "gru" else ()
     fragment = random_fragment()._replace(memory=start)
+    fragment.valid[0, 2], fragment.first[1, 2] = False, True  # terminated with the last step of the fragment before
     reset = ~fragment.valid
     obs = fragment.obs.copy()
-    obs[1, 0] = np.nan  # row 0 terminated at t=0: this is what its simulator ended in
+    obs[1, 0] = obs[0, 2] = np.nan  # row 0 terminated at t=0: this is what its simulator ended in
     changed = fragment._replace(
         obs=obs,
         action=np.where(reset, 1 - fragment.action, fragment.action),
@@ -69,6 +70,19 @@ def test_nothing_of_a_reset_row_reaches_a_parameter(memory):
     (_, state, metrics), (_, other, same) = one_update(config, fragment), one_update(config, changed)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((other, same)))
     assert_close((state, metrics), (other, same))
+
+
+def test_a_step_that_is_too_old_is_not_trained_on_but_the_returns_before_it_know_its_reward():
+    fragment = random_fragment()
+    valid, reward = fragment.valid.copy(), fragment.reward.copy()
+    valid[2, 2] = False  # amid an episode: no reset row
+    old = fragment._replace(valid=valid)
+    other_action = fragment.action.copy()
+    other_action[2, 2] = 1 - other_action[2, 2]
+    reward[2, 2] += 1.0
+    loss = one_update(small(), old)[2]["policy_loss"]
+    assert one_update(small(), old._replace(action=other_action))[2]["policy_loss"] == loss
+    assert abs(one_update(small(), old._replace(reward=reward))[2]["policy_loss"] - loss) > 1e-4
 
 
 def test_the_final_observation_of_a_truncated_episode_is_bootstrapped_from():

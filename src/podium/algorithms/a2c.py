@@ -183,15 +183,17 @@ class A2C:
     def prepare(self, state: TrainState, batch: Fragment) -> Fragment:
         """The fragment as the loss takes it. What nobody may look at is 0 in it: it might be NaN, and 0 times that too.
 
-        A reset row's observation is the final one of its episode, whose value a truncated episode needs.
+        A reset row's observation is the final one of its episode, whose value only a truncated episode of this fragment
+        needs. Steps that are not valid because they are too old keep what they are: the returns of others need it.
         """
-        unseen = jnp.concatenate([jnp.zeros_like(batch.terminated[:1]), batch.terminated])
+        resets = batch.first[1:]
+        unseen = jnp.concatenate([resets[:1], batch.terminated])
         reward = statistics.scale(state.returns, batch.reward) if self.config.normalize_rewards else batch.reward
         return batch._replace(
             obs=blank(unseen, normalize(state.params, batch.obs)),
-            action=blank(~batch.valid, batch.action),
-            reward=blank(~batch.valid, reward),
-            extras={"log_prob": blank(~batch.valid, batch.extras["log_prob"])},
+            action=blank(resets, batch.action),
+            reward=blank(resets, reward),
+            extras={"log_prob": blank(resets, batch.extras["log_prob"])},
             memory=jax.tree.map(lambda m: m[None], batch.memory),
         )
 
