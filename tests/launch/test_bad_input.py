@@ -42,6 +42,10 @@ def refuse(capsys: pytest.CaptureFixture[str], *args: str | Path) -> str:
             ["algorithm.squash = true", "finite bounds"],
         ),
         (["ppo", "CartPole-v1", "--set", "topology.mode=fused"], ["topology.mode = 'fused'", "CartPole-v1"]),
+        (
+            ["dqn", "CartPole-v1", "--set", "algorithm.update_ratio=0.3"],
+            ["algorithm.update_ratio = 0.3", "whole number"],
+        ),
         (["ppo", "podium:Catch-v0", "--track", "wandb"], ["wandb is not installed", "podium-rl[wandb]"]),
         (["ppo", "podium:Catch-v0", "--init-from", "nothing"], ["no runs in"]),
     ],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from envs.counting import Picture
-from podium.core.algorithm_configs import DQNConfig, IMPALAConfig, PPOConfig
+from podium.core.algorithm_configs import DQNConfig, ESConfig, IMPALAConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch.plan import draw, make_plan
@@ -35,10 +35,30 @@ def test_a_dispatch_of_many_updates_has_few_iterations() -> None:
 
 
 @pytest.mark.parametrize("env", ["podium:Catch-v0", "gymnasium:CartPole-v1"])
-def test_a_replay_buffer_that_no_machine_holds_is_refused_with_what_would_fit(env: str) -> None:
-    config = DQNConfig(fragment_length=8, buffer_size=10**11)
-    with pytest.raises(ConfigError, match=r"buffer_size = 100000000000: its .* GB do not fit .* at most [\d,]+ steps"):
+@pytest.mark.parametrize("ratio", [0.3, 0.001])
+def test_a_ratio_that_gives_no_whole_number_of_updates_is_refused(env: str, ratio: float) -> None:
+    config = DQNConfig(fragment_length=8, update_ratio=ratio)
+    with pytest.raises(ConfigError, match=rf"algorithm.update_ratio = {ratio}: times .* = 128 it must be a whole"):
         make_plan(replace(experiment(env), algorithm=config))
+
+
+@pytest.mark.parametrize(
+    ("env", "topology", "rows"),
+    [
+        ("podium:Catch-v0", {}, 16),
+        ("gymnasium:CartPole-v1", {}, 16),
+        ("gymnasium:CartPole-v1", {"actors": 4, "replay_workers": 2}, 8),
+    ],
+    ids=["fused", "inline", "shards"],
+)
+def test_a_replay_buffer_that_holds_no_fragment_is_refused(env: str, topology: dict[str, int], rows: int) -> None:
+    """Each shard must hold one, of a slot: here of 4 environments."""
+    least = 8 * rows
+    config = DQNConfig(fragment_length=8, batch_size=16, learning_starts=0, buffer_size=least)
+    asked = replace(experiment(env, **topology), algorithm=config)
+    make_plan(asked)
+    with pytest.raises(ConfigError, match=rf"buffer_size = {least - 1}: must hold .* 8 steps x {rows} environments"):
+        make_plan(replace(asked, algorithm=replace(config, buffer_size=least - 1)))
 
 
 def test_fused_needs_a_jax_environment() -> None:
@@ -74,7 +94,7 @@ def test_replay_workers_cannot_take_turns_with_the_learner() -> None:
 
 @pytest.mark.parametrize(("shape", "said"), [((20, 16), True), ((20,), False)], ids=["pictures", "bytes as floats"])
 def test_normalising_that_does_nothing_is_said(shape: tuple[int, ...], said: bool) -> None:
-    asked = replace(experiment("mine"), algorithm=PPOConfig(normalize_observations=True))
+    asked = replace(experiment("mine"), algorithm=ESConfig(normalize_observations=True))
     notes = make_plan(asked, lambda: Picture(shape)).notes
     assert any("algorithm.normalize_observations does nothing here" in note for note in notes) == said
 

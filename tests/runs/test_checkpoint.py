@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,28 @@ def test_shapes_alone_will_do_as_template(tmp_path: Path) -> None:
     template = jax.eval_shape(lambda: make_state()["train"])
     restored = Checkpoints(tmp_path).restore(template, part="train")
     assert params_digest(restored.tree) == params_digest(STATE["train"])
+
+
+def test_saving_copies_the_tree_once_and_restoring_copies_it_to_the_device_alone(tmp_path: Path) -> None:
+    """A replay buffer may be most of the memory there is. NumPy's arrays are counted here, JAX's and Orbax' are not."""
+    size = 32 * 2**20
+    tree = {"store": jnp.zeros(size, jnp.uint8)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"first": 1}, {})  # what is imported and made once
+        checkpoints.wait()
+        tracemalloc.start()
+        try:
+            checkpoints.save(2, tree, {})
+            checkpoints.wait()
+            saving = tracemalloc.get_traced_memory()[1]
+            tracemalloc.reset_peak()
+            restored = checkpoints.restore(tree)
+            restoring = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert size < saving < 1.5 * size
+    assert restoring < 0.5 * size
+    assert params_digest(restored.tree) == params_digest(tree)
 
 
 def test_the_tree_may_be_donated_and_overwritten_while_it_is_saved(tmp_path: Path) -> None:
@@ -209,6 +232,7 @@ def test_a_save_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 SAVE_FOR_EVER = """
 import sys
+import tracemalloc
 from pathlib import Path
 import numpy as np
 from podium.runs.checkpoint import Checkpoints

@@ -7,14 +7,14 @@ from typing import Literal
 
 import jax
 
+from podium.algorithms import learning, ppo
 from podium.algorithms import policy as policies
-from podium.algorithms import ppo
 from podium.algorithms import registry as algorithms
 from podium.algorithms.algorithm import Algorithm, Members, Replay
 from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.algorithm_configs import IMPALAConfig, OffPolicyConfig, PPOConfig
+from podium.core.algorithm_configs import ESConfig, IMPALAConfig, OffPolicyConfig, PPOConfig
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
@@ -22,7 +22,7 @@ from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations
 from podium.launch.devices import configure
-from podium.launch.memory import check_replay_fits
+from podium.launch.memory import check_replay_fits, check_shards_fit
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.member_records import BATCHES
@@ -73,8 +73,13 @@ class Plan:
         return self.experiment.env.num_envs // self.slots
 
 
-def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = ()) -> Plan:
-    """Resolve environment, algorithm and mode; whatever cannot work raises ConfigError here."""
+def make_plan(
+    experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = (), learns: bool = True
+) -> Plan:
+    """Resolve environment, algorithm and mode; whatever cannot work raises ConfigError here.
+
+    What only acts keeps no experience, and need not have the memory for it.
+    """
     configure(experiment)
     env = envs.resolve(experiment.env, env_factory)
     algorithm = algorithms.make(experiment, env.spec)
@@ -83,20 +88,25 @@ def make_plan(experiment: Experiment, env_factory: Callable | None = None, notes
     topology, experience = experiment.topology, algorithm.experience
     if isinstance(experience, Members):
         populations.check(experiment, experience, mode)
+    if isinstance(experience, Replay):
+        learning.updates_per_fragment(experience, experience.length * experiment.env.num_envs)
     if mode == "fused":
         _refuse_workers(experiment)
         if isinstance(experience, Members):
             devices = populations.choose_devices(experiment, experience)
         else:
             devices = _choose_devices(experiment, env.spec)
-        check_replay_fits(algorithm, env.spec, experiment, devices)
+        if learns:
+            check_replay_fits(algorithm, env.spec, experiment, devices)
         topology = replace(topology, mode=mode, devices=devices)
         return Plan(replace(experiment, topology=topology), env, algorithm, mode, 1, 1, "memory", devices, notes)
     actors = topology.actors or max(1, topology.replay_workers)
     _check_replay_workers(experiment, algorithm, actors)
-    if not topology.replay_workers:
-        check_replay_fits(algorithm, env.spec, experiment, devices=1)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
+    if learns and topology.replay_workers:
+        check_shards_fit(algorithm, env.spec, experiment, rows=experiment.env.num_envs // slots)
+    elif learns:
+        check_replay_fits(algorithm, env.spec, experiment, devices=1)
     importable = env_factory is None or _is_importable(experiment, env_factory)
     if transport != "memory" and not importable:
         raise ConfigError(
@@ -158,10 +168,12 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
 
 def _note_idle(experiment: Experiment, spec: EnvSpec) -> tuple[str, ...]:
     """Settings that this environment gives nothing to do."""
-    asked = getattr(experiment.algorithm, "normalize_observations", False)
+    config = experiment.algorithm
+    asked = isinstance(config, ESConfig) and config.normalize_observations
     if asked and all(part.dtype == "uint8" for part in jax.tree.leaves(spec.observation)):
         return (
-            "algorithm.normalize_observations does nothing here: bytes are not normalised (pixels are divided by 255)",
+            "algorithm.normalize_observations does nothing here: evolution strategies normalise floats only (pixels "
+            "are divided by 255)",
         )
     return ()
 

@@ -58,7 +58,7 @@ def load_policy(directory: RunDirectory, env_factory: Callable | None = None, be
     experiment = settings.read_experiment(directory.experiment_toml)
     # Acting takes one device, however many it was trained on.
     experiment = replace(experiment, topology=replace(experiment.topology, devices=1))
-    plan = make_plan(experiment, env_factory)
+    plan = make_plan(experiment, env_factory, learns=False)
     template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
     restored = restore(directory, template, part="train", best=best)
     return Policy(plan, plan.algorithm.params(restored.tree), restored.update)

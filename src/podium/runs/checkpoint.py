@@ -206,9 +206,19 @@ class Checkpoints:
         ]
 
 
+class _Still(np.ndarray):
+    """An array that nobody changes any more. Orbax copies what it is given, and a replay buffer may be most of the
+    memory there is: it was copied already.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self
+
+
 def _storable(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
     """Orbax takes neither arrays without elements, which the header tells how to make anew, nor an empty dict."""
-    return {"podium": np.ones((), np.int64)} | {str(i): array for i, array in enumerate(arrays) if array.size}
+    kept = {str(i): array.view(_Still) for i, array in enumerate(arrays) if array.size}
+    return {"podium": np.ones((), np.int64)} | kept
 
 
 def _to_leaves(header: dict[str, Any]) -> list[Leaf]:

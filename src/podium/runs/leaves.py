@@ -117,7 +117,7 @@ def _put_on_device(like: jax.Array | jax.ShapeDtypeStruct, stored: Leaf, array: 
     elif stored.weak and array.ndim == 0:
         value = jnp.asarray(array.item())  # from a Python number: weakly typed again
     else:
-        value = jnp.array(array)
+        value = jax.device_put(array, may_alias=False)  # jnp.array would copy it twice
     if isinstance(like, jax.Array):
         return jax.device_put(value, like.sharding) if like.committed else value
     return value if like.sharding is None else jax.device_put(value, like.sharding)
