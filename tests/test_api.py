@@ -112,6 +112,24 @@ def test_init_from_starts_from_the_other_run_s_parameters_with_its_own_settings(
     assert not (root / "fourth").exists()
 
 
+def test_init_from_begins_the_schedules_of_dqn_anew_and_keeps_what_it_learned(tmp_path: Path) -> None:
+    small = {name: TINY[name] for name in ("env.num_envs", "network.hidden", "topology.devices", "evaluation.episodes")}
+    asked = {"fragment_length": 16, "batch_size": 16, "buffer_size": 1024, "learning_starts": 64, "update_ratio": 0.25}
+    small |= {f"algorithm.{name}": value for name, value in asked.items()} | {"algorithm.schedule": "linear"}
+    options = {"total_steps": 1024, "set": small, "root": tmp_path, "preset": "none"} | QUIET
+    first = podium.train("dqn", "podium:Catch-v0", **options)
+    second = podium.train("dqn", "podium:Catch-v0", init_from=first, **options)
+    of_first, of_second = ([r for r in read_metrics(run.path) if "epsilon" in r] for run in (first, second))
+    assert of_first[0]["learning_rate"] > 0.8 * 3e-4 > 0.2 * 3e-4 > of_first[-1]["learning_rate"]
+    for schedule in ("learning_rate", "epsilon"):
+        assert [row[schedule] for row in of_second] == [row[schedule] for row in of_first]
+    plan = make_plan(read_experiment(second.path / "experiment.toml"))
+    state = training.initial_state(plan)["train"]
+    adopted = adopt(state, RunDirectory(first.path), plan.experiment.algorithm)
+    assert not plan.algorithm.params(adopted).random
+    assert params_digest(adopted.network) != params_digest(state.network)
+
+
 def test_init_from_takes_the_own_settings_of_a_user_s_algorithm_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

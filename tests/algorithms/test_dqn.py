@@ -41,8 +41,13 @@ def prepare(config: Experiment) -> tuple[dqn.DQN, Algorithm, dqn.TrainState]:
     algorithm = dqn.make(config.algorithm, config, SPEC)
     network = q_values.make(config.network, SPEC, config.algorithm.dueling)
     state = jax.jit(lambda: algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper()))()
-    state = state._replace(target=jax.jit(network.init)(jax.random.key(1)), updates=jnp.int32(10))
+    state = state._replace(target=jax.jit(network.init)(jax.random.key(1)), **count(10))
     return dqn.DQN(config.algorithm, config, network), algorithm, state
+
+
+def count(updates: int) -> dict[str, jax.Array]:
+    """Of a state after so many updates, all in its own run."""
+    return {"updates": jnp.int32(updates), "steps": jnp.int32(updates)}
 
 
 def transitions(n: int = 1, rows: int = 16, seed: int = 0) -> Drawn:
@@ -299,7 +304,7 @@ def test_the_target_follows_the_network_by_tau_and_hyperparameters_are_traced():
 def actions(config: Experiment, updates: int, rows: int = 4000, exploration: float = 1.0, mask=None) -> np.ndarray:
     """What many rows that see the same do, beside what the network finds best."""
     functions, algorithm, state = prepare(config)
-    params = algorithm.params(state._replace(updates=jnp.int32(updates)))
+    params = algorithm.params(state._replace(**count(updates)))
     obs = np.full((rows, 3), 0.5, np.float32)
     mask = None if mask is None else np.broadcast_to(mask, (rows, 4))
     inputs = ActInput(obs, np.ones(rows, bool), mask, row_keys(run_key(0), np.arange(rows), 1), exploration)
@@ -316,7 +321,7 @@ def test_epsilon_falls_in_a_straight_line_after_the_start():
     _, algorithm, state = prepare(config)
     # 6,400 steps of decay at 0.25 updates a step: 1,600 updates.
     for updates, epsilon in ((0, 0.9), (400, 0.7), (800, 0.5), (1600, 0.1), (9999, 0.1)):
-        params = algorithm.params(state._replace(updates=jnp.int32(updates)))
+        params = algorithm.params(state._replace(**count(updates)))
         np.testing.assert_allclose(params.epsilon, epsilon, rtol=1e-5)
         assert bool(params.random) == (updates == 0)
 
@@ -326,7 +331,20 @@ def test_a_linear_schedule_ends_at_zero():
     functions, _, state = prepare(config)
     # 12,800 steps: the first 800 without updates, then four for each of them.
     for updates, rate in ((0, 15 / 16), (600, 0.75), (1400, 0.5), (3000, 0.0), (9999, 0.0)):
-        np.testing.assert_allclose(functions.learning_rate(state._replace(updates=updates)), rate, atol=1e-6)
+        np.testing.assert_allclose(functions.learning_rate(state._replace(**count(updates))), rate, atol=1e-6)
+
+
+def test_schedules_begin_anew_where_a_run_begins_from_another_but_random_play_does_not():
+    config = experiment(schedule="linear", learning_rate=1.0, learning_starts=800, epsilon_start=0.9, epsilon_end=0.1)
+    functions, algorithm, state = prepare(config)
+    assert bool(algorithm.params(state._replace(**count(0))).random)
+    adopted = state._replace(updates=jnp.int32(9999), steps=jnp.int32(0))
+    np.testing.assert_allclose(functions.learning_rate(adopted), 15 / 16, atol=1e-6)
+    params = algorithm.params(adopted)
+    np.testing.assert_allclose(params.epsilon, 0.9, rtol=1e-5)
+    assert not params.random
+    after = jax.jit(algorithm.update)(adopted, transitions(), jax.random.key(0))[0]
+    assert (int(after.updates), int(after.steps)) == (10_000, 1)
 
 
 def test_so_many_actions_are_random_and_all_are_as_likely():

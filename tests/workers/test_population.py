@@ -12,6 +12,7 @@ from podium.core.algorithm_configs import ESConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box, Discrete, EnvSpec
+from podium.envs import toy
 from podium.envs.interface import JaxEnv, JaxStep
 from podium.launch.plan import draw, make_plan
 from podium.workers import population
@@ -68,6 +69,17 @@ def run(program: Population, dispatches: int, state: FusedState | None = None) -
 
 def same(a: Any, b: Any, rtol: float, atol: float) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol, atol), a, b)
+
+
+@pytest.mark.parametrize(("memory", "least", "most"), [("none", -0.3, 0.3), ("gru", 0.8, 1.0)])
+def test_members_recall_what_they_saw_if_their_network_has_memory(memory: Any, least: float, most: float) -> None:
+    """A cue that only memory can tell of later: without it, returns are 0 on average."""
+    env, network = toy.make_memory(), NetworkConfig(hidden=(8,), memory=memory, memory_size=8)
+    config = ESConfig(noise_table=50_000, population=512, episode_limit=100, sigma=0.3, learning_rate=0.05)
+    experiment = Experiment(config, EnvConfig("toy"), network, TopologyConfig(dispatch=15))
+    program = Population(es.make(config, experiment, env.spec), env, experiment, jax.local_devices()[:1])
+    _, rows = run(program, dispatches=10)
+    assert least <= rows[-1][1]["population_mean"] <= most
 
 
 def test_the_mean_finds_an_optimum_that_is_known() -> None:

@@ -45,7 +45,8 @@ class TrainState(NamedTuple):
     network: Tree
     target: Tree
     optimizer: optax.OptState
-    updates: jax.Array
+    updates: jax.Array  # ever made of this network, a run's before too that this one began from
+    steps: jax.Array  # of them, in this run: what schedules count in
     hyper: dict[str, jax.Array]
 
 
@@ -61,7 +62,8 @@ class Errors(NamedTuple):
 def make(config: DQNConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """DQN for one environment spec."""
     if not isinstance(spec.action, Discrete):
-        others = "sac, td3 or ppo" if isinstance(spec.action, Box) else "ppo or a2c"
+        bounded = isinstance(spec.action, Box) and spec.action.is_bounded
+        others = "sac, td3 or ppo" if bounded else "ppo or a2c"
         raise ConfigError(f"algorithm.name = 'dqn': chooses one of n actions, but they are {spec.action}; use {others}")
     network = q_values.make(experiment.network, spec, config.dueling)
     if config.burn_in and not network.recurrent:
@@ -92,6 +94,7 @@ class DQN:
             target=jax.tree.map(jnp.copy, network),  # not the same buffers: a state is changed in place
             optimizer=ADAM.init(network),
             updates=jnp.zeros((), jnp.int32),
+            steps=jnp.zeros((), jnp.int32),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
 
@@ -101,12 +104,12 @@ class DQN:
     def epsilon(self, state: TrainState) -> jax.Array:
         """Falls in a straight line, from when learning starts on."""
         config = self.config
-        steps = state.updates / config.update_ratio
+        steps = state.steps / config.update_ratio
         passed = steps / max(1.0, config.epsilon_decay * self.experiment.limits.total_steps)
         return config.epsilon_start + jnp.minimum(1.0, passed) * (config.epsilon_end - config.epsilon_start)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        steps = self.config.learning_starts + state.updates / self.config.update_ratio
+        steps = self.config.learning_starts + state.steps / self.config.update_ratio
         return anneal(state.hyper["learning_rate"], self.config.schedule, steps / self.experiment.limits.total_steps)
 
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
@@ -194,7 +197,8 @@ class DQN:
         hyper, part = state.hyper, Part(state.network, state.optimizer)
         network, optimizer = descend(part, clip(gradient, hyper["max_grad_norm"]), self.learning_rate(state))
         target = off_policy.track(state.target, network, hyper["tau"])
-        return state._replace(network=network, target=target, optimizer=optimizer, updates=state.updates + 1)
+        counts = {"updates": state.updates + 1, "steps": state.steps + 1}
+        return state._replace(network=network, target=target, optimizer=optimizer, **counts)
 
 
 def best(q: jax.Array, mask: jax.Array | None) -> jax.Array:

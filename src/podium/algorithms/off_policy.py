@@ -18,7 +18,7 @@ from podium.algorithms.collectives import add_up
 from podium.algorithms.descent import Part, descend
 from podium.core.algorithm_configs import OffPolicyConfig
 from podium.core.errors import ConfigError
-from podium.core.specs import Box, EnvSpec
+from podium.core.specs import Box, Discrete, EnvSpec
 from podium.core.types import Tree
 from podium.ops import keys
 from podium.ops.blank import blank
@@ -64,9 +64,13 @@ def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:
     """The box of the environment's actions, or one line on what is wrong with them."""
     action = spec.action
     if not isinstance(action, Box):
-        raise ConfigError(f"algorithm = {algorithm!r}: needs continuous actions, not {action}; dqn or ppo would do")
+        others = "dqn or ppo" if isinstance(action, Discrete) else "ppo or a2c"
+        raise ConfigError(
+            f"algorithm.name = {algorithm!r}: needs continuous actions, but they are {action}; use {others}"
+        )
     if not action.is_bounded:
-        raise ConfigError(f"algorithm = {algorithm!r}: needs actions with finite bounds, not {action}; ppo would do")
+        bounds = f"needs actions with finite bounds, but they are {action}"
+        raise ConfigError(f"algorithm.name = {algorithm!r}: {bounds}; use ppo or a2c")
     return ActionBox(action)
 
 
