@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podium.ops.returns import discounted_returns, generalized_advantages, lambda_returns, n_step_returns
+from podium.ops.returns import generalized_advantages, lambda_returns, n_step_returns
 
 with warnings.catch_warnings():  # rlax imports tensorflow_probability, which uses names that jax deprecates
     warnings.simplefilter("ignore")
@@ -21,9 +21,6 @@ BOOTSTRAPPED = {
     "generalized_advantages": partial(generalized_advantages, lambda_=0.9),
     "lambda_returns": partial(lambda_returns, lambda_=0.9),
     "n_step_returns": partial(n_step_returns, n=3),
-    "discounted_returns": lambda r, v, terminated, truncated, gamma: discounted_returns(
-        r, terminated, truncated, gamma
-    ),
 }
 every_function = pytest.mark.parametrize("function", BOOTSTRAPPED.values(), ids=BOOTSTRAPPED.keys())
 
@@ -102,14 +99,6 @@ def test_n_step_returns_by_hand(variant):
 
 
 @variants
-def test_discounted_returns_by_hand(variant):
-    f = variant(discounted_returns)
-    np.testing.assert_allclose(f(R, NEVER, NEVER, GAMMA)[:, 0], [3, 4, 4])
-    np.testing.assert_allclose(f(R, flags(0, 1, 0), NEVER, GAMMA)[:, 0], [2, 2, 4])
-    np.testing.assert_allclose(f(R, NEVER, flags(1, 0, 0), GAMMA)[:, 0], [1, 4, 4])
-
-
-@variants
 @pytest.mark.parametrize("T", [1, 20])
 def test_all_agree_with_rlax_where_episodes_terminate(variant, T):
     r, v, terminated, _, _ = random_fragment(T, T=T)
@@ -133,10 +122,6 @@ def test_all_agree_with_rlax_where_episodes_terminate(variant, T):
             variant(partial(n_step_returns, n=n))(r, v, terminated, never, 0.97),
             over_columns(lambda r, d, v, n=n: rlax.n_step_bootstrapped_returns(r, d, v[1:], n))(r, discount, v),
         )
-    close(
-        variant(discounted_returns)(r, terminated, never, 0.97),
-        over_columns(lambda r, d: rlax.discounted_returns(r, d, jnp.zeros_like(r)))(r, discount),
-    )
 
 
 @every_function
@@ -210,4 +195,4 @@ def test_a_value_too_few_is_refused():
 
 def test_flags_that_are_not_flags_are_refused():
     with pytest.raises(ValueError, match="truncated_t has dtype float32: must be bool"):
-        discounted_returns(R, NEVER, R, GAMMA)
+        n_step_returns(R, V, NEVER, R, GAMMA, n=2)

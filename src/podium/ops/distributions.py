@@ -1,11 +1,11 @@
 """Distributions over actions: one interface for discrete, multi-discrete and continuous ones.
 
     distribution = make(spec.action, outputs, log_std, mask)
-    action, log_prob = distribution.sample_with_log_prob(key)       # key[B]: each row has its own
+    action = distribution.sample(key)                               # key[B]: each row has its own
     loss = -(distribution.log_prob(action) * advantage + 0.01 * distribution.entropy()).mean()
 
-All have `sample`, `sample_with_log_prob`, `mode`, `log_prob`, `entropy` and `kl`, take any leading axes
-([B, ...], [T, B, ...]), and sum log-probabilities, entropies and divergences over an action's components.
+All have `sample`, `mode`, `log_prob`, `entropy` and `kl`, take any leading axes ([B, ...], [T, B, ...]), and
+sum log-probabilities, entropies and divergences over an action's components.
 They are trees of arrays, and so pass through jit, vmap and scan. Keys are typed (`jax.random.key`).
 """
 
@@ -59,11 +59,6 @@ class Categorical:
         threshold = uniform[..., None] * jnp.max(reach, axis=-1, keepdims=True)
         return jnp.argmax(reach > threshold, axis=-1).astype(jnp.int32)
 
-    def sample_with_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Actions and their log-probabilities."""
-        action = self.sample(key)
-        return action, self.log_prob(action)
-
     def mode(self) -> jax.Array:
         """The most likely action, int32[...]."""
         return jnp.argmax(_forbid(self.logits, self.mask), axis=-1).astype(jnp.int32)
@@ -107,11 +102,6 @@ class MultiCategorical:
         """Actions int32[..., len(nvec)]."""
         return self.choices.sample(key)
 
-    def sample_with_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Actions and their log-probabilities."""
-        action = self.sample(key)
-        return action, self.log_prob(action)
-
     def mode(self) -> jax.Array:
         """The most likely action of each choice, int32[..., len(nvec)]."""
         return self.choices.mode()
@@ -144,11 +134,6 @@ class DiagonalGaussian:
     def sample(self, key: jax.Array) -> jax.Array:
         """Actions [..., *shape]."""
         return _unflatten(self._draw(key), self.shape)
-
-    def sample_with_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Actions and their log-probability densities."""
-        x = self._draw(key)
-        return _unflatten(x, self.shape), self._log_density(x)
 
     def mode(self) -> jax.Array:
         """The mean [..., *shape]."""
@@ -192,9 +177,8 @@ class TanhGaussian:
     `log_prob(action)` must find u again, and takes it from the action's distances to both bounds. Where a
     bound is far from 0, float32 has few numbers near it: about 1e-7 of it is what can be told apart, which is
     |u| = 8 or so for common bounds; an action on the bound itself counts as a quarter of the last step away.
-    `sample_with_log_prob` knows the u it drew and loses nothing: use it where gradients flow through the
-    action, as in SAC. Where two log-probabilities of one action are compared, as in PPO's ratio, take both by
-    `log_prob(action)`: then they lose the same.
+    Two log-probabilities of one action, as in PPO's ratio, lose the same. Where gradients flow through the action
+    itself, take the density of the u that was drawn, as `algorithms.sac` does.
     """
 
     mean: jax.Array  # [..., k]
@@ -206,11 +190,6 @@ class TanhGaussian:
     def sample(self, key: jax.Array) -> jax.Array:
         """Actions [..., *shape], within the bounds."""
         return self._squash(self._inner._draw(key))
-
-    def sample_with_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Actions and their log-probability densities, from the numbers before squashing."""
-        u = self._inner._draw(key)
-        return self._squash(u), self._inner._log_density(u) - jnp.sum(self._log_slope(u), axis=-1)
 
     def mode(self) -> jax.Array:
         """The squashed mean [..., *shape]: the median of each number. (A wide one is densest at its bounds.)"""

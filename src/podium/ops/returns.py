@@ -118,23 +118,6 @@ def n_step_returns(
     return jax.lax.fori_loop(0, min(n, r_t.shape[0]), backup, v_t)[:-1]
 
 
-def discounted_returns(r_t: jax.Array, terminated_t: jax.Array, truncated_t: jax.Array, gamma: Scalar) -> jax.Array:
-    """Discounted sums [T, B] of the rewards up to the episode's or the fragment's end, without a bootstrap.
-
-        G_t = r_t + γ G_{t+1}              (only r_t where an episode ends),   G_T = 0
-
-    For REINFORCE, and whoever has no values. With values, `lambda_returns` at λ = 1 bootstraps as well.
-    """
-    check_shapes(r_t, None, terminated_t, truncated_t)
-    ended_t = terminated_t | truncated_t
-
-    def step(g_tp1: jax.Array, row: tuple[jax.Array, jax.Array]) -> jax.Array:
-        r, ended = row
-        return r + jnp.where(ended, 0.0, gamma * g_tp1)
-
-    return scan_back(step, jnp.zeros_like(r_t[-1]), (r_t, ended_t))
-
-
 def bootstrapped_returns(
     rewards: jax.Array, steps: jax.Array, next_value: jax.Array, terminated: jax.Array, gamma: Scalar
 ) -> jax.Array:
@@ -168,11 +151,13 @@ def scan_back(step: Callable, last: jax.Array, rows: tuple[jax.Array, ...]) -> j
     return jax.lax.scan(keep, last, rows, reverse=True, unroll=UNROLL)[1]
 
 
-def check_shapes(r_t: jax.Array, v_t: jax.Array | None, terminated_t: jax.Array, truncated_t: jax.Array) -> None:
+def check_shapes(r_t: jax.Array, v_t: jax.Array, terminated_t: jax.Array, truncated_t: jax.Array) -> None:
     """Broadcasting would hide a value too few, or flags of another layout, behind plausible numbers."""
-    expected = {"terminated_t": (terminated_t, r_t.shape), "truncated_t": (truncated_t, r_t.shape)}
-    if v_t is not None:
-        expected["v_t"] = (v_t, (r_t.shape[0] + 1, *r_t.shape[1:]))
+    expected = {
+        "terminated_t": (terminated_t, r_t.shape),
+        "truncated_t": (truncated_t, r_t.shape),
+        "v_t": (v_t, (r_t.shape[0] + 1, *r_t.shape[1:])),
+    }
     for name, (array, shape) in expected.items():
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but r_t has {r_t.shape}: must be {shape}")
