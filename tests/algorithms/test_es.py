@@ -175,6 +175,19 @@ def test_members_that_are_not_there_change_nothing() -> None:
     assert all(np.isfinite(value) for value in metrics.values())
 
 
+def test_members_whose_simulator_lost_its_numbers_are_the_last_and_are_counted() -> None:
+    algorithm, members = build()
+    state, worst = init(algorithm), np.arange(10.0)
+    update = jax.jit(algorithm.update)
+    expected, _, _ = update(state, played(members, worst), KEY)
+    for bad in (np.nan, np.inf):
+        returns = np.where(worst == 0, bad, worst)
+        found, metrics, _ = update(state, played(members, returns), KEY)
+        np.testing.assert_allclose(flat(found.mean), flat(expected.mean), atol=1e-6)
+        assert metrics["members_not_finite"] == 1
+        assert (metrics["members"], metrics["population_mean"], metrics["population_max"]) == (10, 5.0, 9.0)
+
+
 def test_eight_devices_with_a_share_of_the_members_each_learn_the_same() -> None:
     algorithm, members = build(normalize_observations=True)
     state = init(algorithm, normalize_observations=True)

@@ -175,15 +175,17 @@ class ES:
 
 
 def _describe(returns: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
-    """Figures of the population's returns."""
-    count = jnp.maximum(jnp.sum(valid), 1)
-    mean = jnp.sum(jnp.where(valid, returns, 0.0)) / count
-    deviation = jnp.sqrt(jnp.sum(jnp.where(valid, (returns - mean) ** 2, 0.0)) / count)
+    """Figures of the population's returns. One that is not finite has the last rank, and is counted here only."""
+    finite = valid & jnp.isfinite(returns)
+    count = jnp.maximum(jnp.sum(finite), 1)
+    mean = jnp.sum(jnp.where(finite, returns, 0.0)) / count
+    deviation = jnp.sqrt(jnp.sum(jnp.where(finite, (returns - mean) ** 2, 0.0)) / count)
     return {
         "population_mean": mean,
         "population_std": deviation,
-        "population_max": jnp.max(jnp.where(valid, returns, -jnp.inf)),
-        "members": count,
+        "population_max": jnp.where(finite.any(), jnp.max(jnp.where(finite, returns, -jnp.inf)), 0.0),
+        "members": jnp.sum(valid),
+        "members_not_finite": jnp.sum(valid & ~finite),
     }
 
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 
 def centered_ranks(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
-    """Ranks of x[n] spread evenly over [-1/2, 1/2]; equal numbers share the mean of their ranks. NaN comes last.
+    """Ranks of x[n] spread evenly over [-1/2, 1/2]; equal numbers share the mean of their ranks. What is not finite
+    comes last: a simulator that has lost its numbers is not the best.
 
     Where `valid` is False a number has no rank, and changes nobody's: it gets 0.
 
@@ -15,7 +16,7 @@ def centered_ranks(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     valid = jnp.ones(x.shape, bool) if valid is None else valid
     count = jnp.sum(valid)
     # Those without a rank go behind all others, also behind a return of +inf: they are not counted.
-    x = jnp.where(valid, jnp.where(jnp.isnan(x), -jnp.inf, x), jnp.inf)
+    x = jnp.where(valid, jnp.where(jnp.isfinite(x), x, -jnp.inf), jnp.inf)
     in_order = jnp.sort(x)
     below = jnp.searchsorted(in_order, x, side="left")
     not_above = jnp.minimum(jnp.searchsorted(in_order, x, side="right"), count)

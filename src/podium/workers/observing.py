@@ -36,7 +36,9 @@ class Tally(NamedTuple):
         return cls(around, jnp.zeros(()), zeros, zeros)
 
     def add(self, obs: Tree, valid: jax.Array) -> Self:
-        """Rows [n, ...], of which those that are not valid may be anything."""
+        """Rows [n, ...], of which those that are not valid may be anything; those that are not finite are left out."""
+        for leaf in jax.tree.leaves(obs):
+            valid = valid & jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
 
         def distances(x: jax.Array, around: jax.Array) -> jax.Array:
             if not is_float(x):
@@ -77,8 +79,11 @@ class HostTally:
         self._clear()
 
     def add(self, obs: Tree, valid: np.ndarray) -> None:
-        """Rows [n, ...] of which these are valid."""
+        """Rows [n, ...] of which these are valid; those that are not finite are left out."""
         leaves = jax.tree.leaves(obs)
+        for place in self._places:
+            finite = np.isfinite(leaves[place])
+            valid = valid & finite.reshape(len(valid), -1).all(axis=1)
         self._number += int(np.count_nonzero(valid))
         for i, place in enumerate(self._places):
             rows = leaves[place][valid].astype(np.float64)
