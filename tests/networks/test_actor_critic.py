@@ -14,6 +14,16 @@ from podium.networks.network import zeros_like_spec
 VECTOR = EnvSpec(Array((5,)), Discrete(3))
 
 
+def test_pictures_are_convolved_as_bytes_and_when_they_were_normalised():
+    network = networks.make(NetworkConfig(hidden=()), EnvSpec(Array((36, 36, 1), "uint8"), Discrete(3)), 3)
+    params, first = network.init(jax.random.key(0)), jnp.zeros((1, 2), bool)
+    obs = np.random.default_rng(0).integers(0, 256, (1, 2, 36, 36, 1), np.uint8)
+    outputs, value, _ = network.apply(params, (), obs, first)
+    same = network.apply(params, (), obs / np.float32(255), first)
+    np.testing.assert_allclose(same[0], outputs, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(same[1], value, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("core", ["gru", "lstm"])
 def test_memory_ends_where_an_episode_starts(core):
     network = networks.make(NetworkConfig(hidden=(8,), memory=core, memory_size=4), VECTOR, 3)

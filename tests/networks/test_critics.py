@@ -71,6 +71,15 @@ def test_dicts_and_images_are_encoded():
     assert not np.allclose(other, critics.apply(params, obs, ACTION))
 
 
+@pytest.mark.parametrize(("vision", "convolutions"), [("shallow", 2), ("nature", 3), ("resnet", 15)])
+def test_policy_and_critics_see_by_the_convolutions_that_were_asked_for(vision, convolutions):
+    config, spec = NetworkConfig((8,), vision=vision), EnvSpec(Array((36, 36, 1), "uint8"), SPEC.action)
+    for init in (make_policy(config, spec, 4).init, make_critics(config, spec, members=2).init):
+        encoder = jax.eval_shape(init, jax.random.key(0))["encoder"]
+        kernels = [leaf for path, leaf in jax.tree.leaves_with_path(encoder) if "kernel" in str(path)]
+        assert sum(leaf.ndim == 4 for leaf in kernels) == convolutions
+
+
 def test_a_policy_starts_near_the_middle():
     policy = make_policy(CONFIG, SPEC, 2)
     outputs = policy.apply(jax.jit(policy.init)(jax.random.key(0)), OBS)

@@ -42,6 +42,20 @@ def test_batches_one_after_another_are_as_all_rows_at_once(variant):
         assert_statistics_of(statistics.RunningStatistics(stats.count, stats.mean[name], stats.var[name]), rows)
 
 
+def test_pictures_are_normalised_pixel_by_pixel_if_asked_for_and_divided_by_255_before_the_first():
+    rng = np.random.default_rng(5)
+    batch = observations(rng, 200)
+    batch["camera"][:, 0, 0, 0] = 87  # never moves
+    untouched = statistics.normalize(statistics.update(statistics.init(SPEC), batch), batch)
+    assert untouched["camera"] is batch["camera"]
+    stats = statistics.init(SPEC, pictures=True)
+    np.testing.assert_allclose(statistics.normalize(stats, batch)["camera"], batch["camera"] / 255, atol=1e-6)
+    pixels = np.asarray(statistics.normalize(statistics.update(stats, batch), batch)["camera"])
+    np.testing.assert_allclose(pixels.mean(0), 0, atol=1e-3)
+    assert not pixels[:, 0, 0, 0].any()
+    np.testing.assert_allclose(pixels.std(0).ravel()[1:], 1, atol=1e-3)
+
+
 def test_a_mean_far_from_zero_costs_no_digits():
     rng = np.random.default_rng(1)
     rows = rng.normal(1e4, 1.0, (200, 50)).astype(np.float32)

@@ -5,7 +5,6 @@ IMPALA, which estimates advantages otherwise (`algorithms.advantages`). The opti
 RMSProp: its step sizes carry over to PPO and back.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,17 +47,11 @@ class Passes(NamedTuple):
 ONCE = Passes(epochs=1, minibatches=1)
 
 
-class Scale(NamedTuple):
-    """What advantages are taken in: less their mean, in units of their standard deviation."""
-
-    mean: jax.Array
-    deviation: jax.Array
-
-
 class Rows(NamedTuple):
-    """Some columns of a fragment: observations normalised, rewards scaled, memory as [1, b, ...]."""
+    """Some columns of a fragment: rewards scaled, memory as [1, b, ...]."""
 
     fragment: Fragment
+    found: Estimate | None  # at the update's start; None: as the parameters now estimate it
     weight: jax.Array  # [T, b]: adds up to 1 over the columns of all devices; 0 in a reset row
 
     def mean(self, x: jax.Array) -> jax.Array:
@@ -132,14 +125,14 @@ class A2C:
 
     def train(self, start: Part, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None) -> tuple:
         """The parameters after all gradient steps on a prepared fragment, and the means of what the steps report."""
-        epochs, steps = self.passes
-        scale = self.measure(start, state, batch, axis) if self.config.normalize_advantages else None
+        (epochs, steps), normalize = self.passes, self.config.normalize_advantages
+        found = None if self.passes == ONCE and not normalize else self.find(start, state, batch, axis)
         if self.passes == ONCE:
-            return self.gradient_step(start, state, batch, scale, axis)
+            return self.gradient_step(start, state, batch, found, axis)
         blocks = minibatches.num_blocks(self.experiment.env.num_envs, self.experiment.env.num_envs // steps)
 
         def step(part: Part, index: jax.Array) -> tuple[Part, dict]:
-            return self.gradient_step(part, state, jax.tree.map(lambda x: x[:, index], batch), scale, axis)
+            return self.gradient_step(part, state, *jax.tree.map(lambda x: x[:, index], (batch, found)), axis)
 
         def epoch(part: Part, key: jax.Array) -> tuple[Part, dict]:
             return jax.lax.scan(step, part, minibatches.shuffle(key, batch.valid.shape[1], steps, blocks, axis))
@@ -147,34 +140,30 @@ class A2C:
         part, sums = jax.lax.scan(epoch, start, jax.random.split(key, epochs))
         return part, jax.tree.map(jnp.mean, sums)
 
-    def measure(self, start: Part, state: TrainState, batch: Fragment, axis: str | None) -> Scale:
-        """The scale of the whole fragment's advantages, by the parameters of the update's start.
+    def find(self, start: Part, state: TrainState, batch: Fragment, axis: str | None) -> Estimate:
+        """Advantages and value targets by the parameters of the update's start.
 
-        Not that of each gradient step's own: in some hundred steps of a game nothing may happen, and noise would count.
+        Estimated anew in each gradient step, they would move with the values that the steps before have moved: all
+        advantages at once, up or down.
         """
-
-        def add_moments(rows: Rows) -> tuple[jax.Array, jax.Array]:
-            advantage = self.judge(start.params, state, rows).found.advantage
-            return rows.mean(advantage), rows.mean(advantage**2)
-
-        mean, square = self.sum_over(add_moments, batch, axis)
-        return Scale(mean, jnp.sqrt(jnp.maximum(square - mean**2, 0.0)) + 1e-8)
+        rows = weigh(batch, None, axis)
+        found = self.judge(start.params, state, rows).found
+        if not self.config.normalize_advantages:
+            return found
+        mean, square = add_up((rows.mean(found.advantage), rows.mean(found.advantage**2)), axis)
+        deviation = jnp.sqrt(jnp.maximum(square - mean**2, 0.0))
+        return found._replace(advantage=(found.advantage - mean) / (deviation + 1e-8))
 
     def gradient_step(
-        self, part: Part, state: TrainState, batch: Fragment, scale: Scale | None, axis: str | None
+        self, part: Part, state: TrainState, batch: Fragment, found: Estimate | None, axis: str | None
     ) -> tuple[Part, dict]:
         def differentiate(rows: Rows) -> tuple[Tree, dict]:
-            return jax.grad(self.loss, has_aux=True)(part.params, state, rows, scale)
+            return jax.grad(self.loss, has_aux=True)(part.params, state, rows)
 
-        gradient, sums = self.sum_over(differentiate, batch, axis)
+        rows = weigh(batch, found, axis)
+        gradient, sums = add_up(minibatches.sum_over_chunks(differentiate, rows, self.policy.chunk), axis)
         gradient = clip(gradient, state.hyper["max_grad_norm"])
         return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
-
-    def sum_over(self, function: Callable[[Rows], Tree], batch: Fragment, axis: str | None) -> Any:
-        """The sum of `function` over the rows of a prepared fragment, in chunks and on all devices."""
-        count = add_up(jnp.sum(batch.valid), axis)
-        rows = Rows(batch, batch.valid / jnp.maximum(count, 1))
-        return add_up(minibatches.sum_over_chunks(function, rows, self.policy.chunk), axis)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
         progress = state.steps / self.experiment.limits.total_steps
@@ -190,7 +179,7 @@ class A2C:
         unseen = jnp.concatenate([resets[:1], batch.terminated])
         reward = statistics.scale(state.returns, batch.reward) if self.config.normalize_rewards else batch.reward
         return batch._replace(
-            obs=blank(unseen, normalize(state.params, batch.obs)),
+            obs=blank(unseen, batch.obs),
             action=blank(resets, batch.action),
             reward=blank(resets, reward),
             extras={"log_prob": blank(resets, batch.extras["log_prob"])},
@@ -201,19 +190,20 @@ class A2C:
         """What the network says of these rows, and what its values make of their rewards."""
         params, batch = state.params._replace(**trained), rows.fragment
         memory = jax.tree.map(lambda m: m[0], batch.memory)
-        outputs, value, _ = self.policy.network.apply(params.network, memory, batch.obs, batch.first)
+        outputs, value, _ = self.policy.network.apply(params.network, memory, normalize(params, batch.obs), batch.first)
         policy = self.policy.distribution(params, outputs[:-1], None if batch.mask is None else batch.mask[:-1])
         log_prob = policy.log_prob(batch.action)
         log_ratio = log_prob - batch.extras["log_prob"]
         found = jax.lax.stop_gradient(self.estimate(state.hyper, batch, value, log_ratio))
         return Judgement(policy, value[:-1], log_prob, log_ratio, found)
 
-    def loss(self, trained: Tree, state: TrainState, rows: Rows, scale: Scale | None) -> tuple[jax.Array, dict]:
+    def loss(self, trained: Tree, state: TrainState, rows: Rows) -> tuple[jax.Array, dict]:
         """The loss of these rows and what to report of them, all as parts of sums."""
         policy, value, log_prob, log_ratio, found = self.judge(trained, state, rows)
-        advantage = found.advantage if scale is None else (found.advantage - scale.mean) / scale.deviation
+        if rows.found is not None:  # but for how far this policy is from the actor's, which has just moved
+            found = rows.found._replace(weight=found.weight)
         hyper, error = state.hyper, found.target - value
-        policy_loss = -rows.mean(found.weight * advantage * log_prob)
+        policy_loss = -rows.mean(found.weight * found.advantage * log_prob)
         value_loss, entropy = 0.5 * rows.mean(error**2), rows.mean(policy.entropy())
         loss = policy_loss + hyper["value_coef"] * value_loss - hyper["entropy_coef"] * entropy
         return loss, {
@@ -224,6 +214,11 @@ class A2C:
             "approx_kl": rows.mean(jnp.expm1(log_ratio) - log_ratio),
             "moments": [rows.mean(x) for x in (error, error**2, found.target, found.target**2)],
         }
+
+
+def weigh(batch: Fragment, found: Estimate | None, axis: str | None) -> Rows:
+    """The rows of a prepared fragment, each with its share of those that count on all devices."""
+    return Rows(batch, found, batch.valid / jnp.maximum(add_up(jnp.sum(batch.valid), axis), 1))
 
 
 def _report(sums: dict) -> dict[str, jax.Array]:

@@ -3,7 +3,7 @@
 All but the estimate of advantages is A2C's: in a gradient step each advantage is weighed by min(ρ̄, π/μ) of the
 learner's policy π and the actor's μ, whose log-probabilities came with the fragment. At staleness 0 π is μ, and an
 update is A2C's. What corrects for older actors also corrects for the steps just made, so a fragment may be gone over
-more than once (`num_epochs`), with V-trace computed anew in each step.
+more than once (`num_epochs`): with V-trace's advantages and targets of the update's start, each weighed by π/μ of now.
 """
 
 from podium.algorithms import a2c

@@ -35,7 +35,7 @@ class Policy:
     def init(self, key: jax.Array) -> Params:
         action, config = self.spec.action, self.config
         log_std = jnp.full(action.size, config.log_std, jnp.float32) if isinstance(action, Box) else None
-        observations = statistics.init(self.spec.observation) if config.normalize_observations else None
+        observations = statistics.init(self.spec.observation, pictures=True) if config.normalize_observations else None
         return Params(self.network.init(key), log_std, observations)
 
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from podium.core.config import NetworkConfig
-from podium.core.specs import Array, EnvSpec
+from podium.core.specs import EnvSpec
 from podium.core.types import Tree
-from podium.networks.network import Network, zeros_like_spec
+from podium.networks.network import Network, find_images, zeros_like_spec
 from podium.networks.orthogonal import orthogonal
 from podium.networks.recurrent import CORES
 from podium.networks.vision import VISION
@@ -25,17 +25,21 @@ ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "elu": nn.el
 
 
 class Encoder(nn.Module):
-    """An observation tree [T, B, ...] to features [T, B, n]: images by convolution, all else flattened."""
+    """An observation tree [T, B, ...] to features [T, B, n]: images by convolution, all else flattened.
 
+    Images are bytes, or floats if they have been normalised.
+    """
+
+    images: Sequence[bool]
     vision: str = "nature"
 
     @nn.compact
     def __call__(self, obs: Tree) -> jax.Array:
-        leaves = jax.tree.leaves(obs)
         features = []
-        for leaf in leaves:
-            if leaf.dtype == jnp.uint8 and leaf.ndim == 5:
-                pixels = leaf.reshape(-1, *leaf.shape[2:]).astype(jnp.float32) / 255
+        for leaf, is_image in zip(jax.tree.leaves(obs), self.images, strict=True):
+            if is_image:
+                pixels = leaf.reshape(-1, *leaf.shape[2:]).astype(jnp.float32)
+                pixels = pixels / 255 if leaf.dtype == jnp.uint8 else pixels
                 features.append(VISION[self.vision]()(pixels).reshape(*leaf.shape[:2], -1))
             else:
                 features.append(leaf.reshape(*leaf.shape[:2], -1).astype(jnp.float32))
@@ -99,11 +103,12 @@ class ActorCritic(nn.Module):
 
     config: NetworkConfig
     num_outputs: int
+    images: Sequence[bool]
     shared: bool
 
     @nn.compact
     def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
-        features = Encoder(self.config.vision, name="encoder")(obs).reshape(first.size, -1).T
+        features = Encoder(self.images, self.config.vision, name="encoder")(obs).reshape(first.size, -1).T
         hidden, activation = self.config.hidden, self.config.activation
         if self.shared:
             features, hidden = MLP(hidden, activation, name="torso")(features), ()
@@ -118,9 +123,9 @@ class ActorCritic(nn.Module):
 
 def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
     """The built-in network for this configuration and spec."""
-    has_image = any(part.is_image for part in _arrays(spec.observation))
-    shared = has_image or config.memory != "none"
-    module = ActorCritic(config, num_outputs, shared)
+    images = find_images(spec.observation)
+    shared = any(images) or config.memory != "none"
+    module = ActorCritic(config, num_outputs, images, shared)
 
     def memory(batch: int) -> Tree:
         return CORES[config.memory].start(config.memory_size, batch) if config.memory != "none" else ()
@@ -133,9 +138,3 @@ def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
         return module.apply({"params": params}, memory, obs, first)
 
     return Network(init, memory, apply, separate=not shared)
-
-
-def _arrays(observation: Tree) -> list[Array]:
-    if isinstance(observation, Array):
-        return [observation]
-    return [array for part in observation.values() for array in _arrays(part)]

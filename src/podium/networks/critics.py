@@ -23,7 +23,7 @@ from podium.core.specs import Box, EnvSpec
 from podium.core.types import Tree
 from podium.networks import network as networks
 from podium.networks.actor_critic import ACTIVATIONS, Encoder, Tower
-from podium.networks.network import zeros_like_spec
+from podium.networks.network import find_images, zeros_like_spec
 from podium.networks.orthogonal import orthogonal
 
 
@@ -80,24 +80,26 @@ class PolicyTower(nn.Module):
     """Outputs [n, B] of observations [B, ...]."""
 
     config: NetworkConfig
+    images: Sequence[bool]
     num_outputs: int
 
     @nn.compact
     def __call__(self, obs: Tree) -> jax.Array:
         # Small outputs at first: an action near the middle of its range, wherever the agent is.
         tower = Tower(self.config.hidden, self.config.activation, self.num_outputs, 0.01, name="tower")
-        return tower(_encode(obs))
+        return tower(_encode(obs, self.images, self.config.vision))
 
 
 class CriticTowers(nn.Module):
     """Values [members, B] of observations [B, ...] and actions [k, B]."""
 
     config: NetworkConfig
+    images: Sequence[bool]
     members: int
 
     @nn.compact
     def __call__(self, obs: Tree, action: jax.Array) -> jax.Array:
-        x = jnp.concatenate([_encode(obs), action])
+        x = jnp.concatenate([_encode(obs, self.images, self.config.vision), action])
         return Ensemble(self.members, self.config.hidden, self.config.activation, name="towers")(x)
 
 
@@ -116,7 +118,7 @@ def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Polic
             return network.apply(params, network.memory(rows), in_time, jnp.zeros((1, rows), bool))[0][0].T
 
         return Policy(network.init, apply)
-    module = PolicyTower(config, num_outputs)
+    module = PolicyTower(config, find_images(spec.observation), num_outputs)
     return Policy(
         lambda key: module.init(key, zeros_like_spec(spec.observation, (1,)))["params"],
         lambda params, obs: module.apply({"params": params}, obs),
@@ -126,7 +128,8 @@ def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Polic
 def make_critics(config: NetworkConfig, spec: EnvSpec, members: int) -> Critics:
     """Critics of the configured shape for actions of `spec`, flattened."""
     assert isinstance(spec.action, Box)
-    module, alone, size = CriticTowers(config, members), CriticTowers(config, 1), spec.action.size
+    images, size = find_images(spec.observation), spec.action.size
+    module, alone = CriticTowers(config, images, members), CriticTowers(config, images, 1)
 
     def apply_first(params: Tree, obs: Tree, action: jax.Array) -> Any:
         # The others' products are not computed: XLA would not leave them out of a batched one by itself.
@@ -141,9 +144,9 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, members: int) -> Critics:
     )
 
 
-def _encode(obs: Tree) -> jax.Array:
+def _encode(obs: Tree, images: Sequence[bool], vision: str) -> jax.Array:
     """Features [n, B] of observations [B, ...]; to be called in a module's method, whose submodule the encoder is."""
-    features = Encoder(name="encoder")(jax.tree.map(lambda x: x[None], obs))
+    features = Encoder(images, vision, name="encoder")(jax.tree.map(lambda x: x[None], obs))
     return features.reshape(features.shape[1], -1).T
 
 

@@ -58,3 +58,8 @@ def zeros_like_spec(observation: Tree, leading: tuple[int, ...]) -> Tree:
     if isinstance(observation, Array):
         return jnp.zeros((*leading, *observation.shape), observation.dtype)
     return {name: zeros_like_spec(part, leading) for name, part in observation.items()}
+
+
+def find_images(observation: Tree) -> tuple[bool, ...]:
+    """Which leaves of observations of this spec are pixels, in the order of `jax.tree.leaves`."""
+    return tuple(array.is_image for array in jax.tree.leaves(observation))

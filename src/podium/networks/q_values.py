@@ -1,6 +1,6 @@
 """Values of actions: encoder, hidden layers, an optional recurrent core, and a plain or a dueling head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from podium.core.specs import Discrete, EnvSpec
 from podium.core.types import Tree
 from podium.networks import network as networks
 from podium.networks.actor_critic import MLP, Encoder, Tower
-from podium.networks.network import zeros_like_spec
+from podium.networks.network import find_images, zeros_like_spec
 from podium.networks.recurrent import CORES
 
 
@@ -41,7 +41,7 @@ def make(config: NetworkConfig, spec: EnvSpec, dueling: bool) -> QNetwork:
     assert isinstance(spec.action, Discrete)
     if config.factory is not None:
         return _from_factory(config, spec, spec.action.n, dueling)
-    module = QValues(config, spec.action.n, dueling)
+    module = QValues(config, find_images(spec.observation), spec.action.n, dueling)
 
     def memory(batch: int) -> Tree:
         return CORES[config.memory].start(config.memory_size, batch) if config.memory != "none" else ()
@@ -62,12 +62,13 @@ class QValues(nn.Module):
     """
 
     config: NetworkConfig
+    images: Sequence[bool]
     num_actions: int
     dueling: bool
 
     @nn.compact
     def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, Tree]:
-        features = Encoder(name="encoder")(obs).reshape(first.size, -1).T
+        features = Encoder(self.images, self.config.vision, name="encoder")(obs).reshape(first.size, -1).T
         shared, last, activation = self.config.hidden[:-1], self.config.hidden[-1:], self.config.activation
         features = MLP(shared, activation, name="torso")(features)
         if self.config.memory != "none":

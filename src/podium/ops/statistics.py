@@ -4,7 +4,8 @@
     stats = update(stats, fragment.obs, valid)       # in the learner
     obs = normalize(stats, obs)                      # wherever the policy acts
 
-Images and other integers have a scale of their own: such leaves are passed through untouched.
+With `pictures`, bytes are normalised pixel by pixel: what never moves is 0 then, and what moves seldom stands out.
+Other integers have a scale of their own: such leaves are passed through untouched.
 """
 
 from typing import NamedTuple
@@ -17,10 +18,12 @@ from podium.core.types import Tree
 
 # Added to the variance: an input that never moves is divided by 1e-4, not by 0.
 EPSILON = 1e-8
+BRIGHTEST = 255.0
 
 
 class RunningStatistics(NamedTuple):
-    """Mean and variance of `count` rows. Before the first row they are 0 and 1: normalising does nothing.
+    """Mean and variance of `count` rows. Before the first row they are 0 and 1, so that normalising does nothing; bytes
+    are in units of the brightest one then.
 
     `mean` and `var` are trees like the observation, with a scalar in the place of a leaf that is passed
     through. The count is a float: from 2**24 on it is rounded, and no integer overflows.
@@ -31,19 +34,21 @@ class RunningStatistics(NamedTuple):
     var: Tree  # float32[*shape], of the population: divided by count
 
 
-def init(spec: Tree) -> RunningStatistics:
-    """Statistics of no rows. `spec`: a tree of anything with a shape (without batch axes) and a dtype.
+def init(spec: Tree, pictures: bool = False) -> RunningStatistics:
+    """Statistics of no rows, of floats and, if asked for, bytes. `spec`: a tree of anything with a shape (without batch
+    axes) and a dtype.
 
     init(Array((4,)))    init({"camera": Array((84, 84, 3), "uint8"), "joints": Array((7,))})    init(jnp.zeros(()))
     """
 
-    def shape(leaf: Tree) -> tuple[int, ...]:
-        return tuple(leaf.shape) if _is_normalized(leaf) else ()
+    def fill(leaf: Tree, value: float) -> jax.Array:
+        counts = _is_float(leaf) or (pictures and _is_bytes(leaf))
+        return jnp.full(tuple(leaf.shape) if counts else (), value, jnp.float32)
 
     return RunningStatistics(
         count=jnp.zeros((), jnp.float32),
-        mean=jax.tree.map(lambda leaf: jnp.zeros(shape(leaf), jnp.float32), spec),
-        var=jax.tree.map(lambda leaf: jnp.ones(shape(leaf), jnp.float32), spec),
+        mean=jax.tree.map(lambda leaf: fill(leaf, 0.0), spec),
+        var=jax.tree.map(lambda leaf: fill(leaf, BRIGHTEST**2 if _is_bytes(leaf) else 1.0), spec),
     )
 
 
@@ -66,7 +71,7 @@ def update(
     """
     leaves, treedef = jax.tree.flatten(batch)
     means, variances = treedef.flatten_up_to(stats.mean), treedef.flatten_up_to(stats.var)
-    chosen = [i for i, leaf in enumerate(leaves) if _is_normalized(leaf)]
+    chosen = [i for i, leaf in enumerate(leaves) if _is_normalized(leaf, means[i])]
     if not chosen:
         return stats
     rows = [leaves[i].astype(jnp.float32) for i in chosen]
@@ -83,10 +88,10 @@ def update(
 
 
 def normalize(stats: RunningStatistics, x: Tree, clip: float = 10.0) -> Tree:
-    """(x - mean) / standard deviation, within ±clip, for every float leaf of x [..., *shape]."""
+    """(x - mean) / standard deviation, within ±clip, for every leaf of floats or bytes of x [..., *shape]."""
 
     def leaf(x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
-        return jnp.clip((x - mean) * jax.lax.rsqrt(var + EPSILON), -clip, clip) if _is_normalized(x) else x
+        return jnp.clip((x - mean) * jax.lax.rsqrt(var + EPSILON), -clip, clip) if _is_normalized(x, mean) else x
 
     return jax.tree.map(leaf, x, stats.mean, stats.var)
 
@@ -99,7 +104,7 @@ def scale(stats: RunningStatistics, x: Tree, clip: float = 10.0) -> Tree:
     """
 
     def leaf(x: jax.Array, var: jax.Array) -> jax.Array:
-        return jnp.clip(x * jax.lax.rsqrt(var + EPSILON), -clip, clip) if _is_normalized(x) else x
+        return jnp.clip(x * jax.lax.rsqrt(var + EPSILON), -clip, clip) if _is_float(x) else x
 
     return jax.tree.map(leaf, x, stats.var)
 
@@ -132,6 +137,14 @@ def _moments(
     return count, means, variances
 
 
-def _is_normalized(leaf: Tree) -> bool:
-    """Whether a leaf (an array, or the spec of one) has floats."""
+def _is_normalized(leaf: jax.Array, mean: jax.Array) -> bool:
+    """Whether a leaf is one that these statistics are of."""
+    return _is_float(leaf) or (_is_bytes(leaf) and mean.ndim > 0)
+
+
+def _is_float(leaf: Tree) -> bool:
     return jnp.issubdtype(np.dtype(leaf.dtype), jnp.floating)
+
+
+def _is_bytes(leaf: Tree) -> bool:
+    return np.dtype(leaf.dtype) == np.uint8
