@@ -94,7 +94,8 @@ def test_a_second_pass_has_the_advantages_of_the_first_weighed_by_the_policy_of_
     assert float(twice.steps) == float(once.steps), "steps are counted once, however often they are gone over"
 
 
-def test_minibatches_are_whole_sequences_each_taken_once_a_pass(monkeypatch):
+@pytest.mark.parametrize(("memory", "shape"), [("none", (1, 2 * T)), ("gru", (T, 2))])
+def test_minibatches_are_single_steps_or_with_memory_whole_sequences_each_taken_once_a_pass(memory, shape, monkeypatch):
     taken = []
     step = a2c.A2C.gradient_step
 
@@ -103,13 +104,17 @@ def test_minibatches_are_whole_sequences_each_taken_once_a_pass(monkeypatch):
         return step(self, part, state, batch, found, axis)
 
     monkeypatch.setattr(a2c.A2C, "gradient_step", spy)
-    fragment = random_fragment()
-    jax.block_until_ready(one_update(small(num_epochs=2, minibatch_size=2 * T), fragment))
+    config = small(num_epochs=2, minibatch_size=2 * T)
+    config = replace(config, network=NetworkConfig(hidden=(8,), memory=memory, memory_size=4))
+    start = jnp.ones((B, 4)) if memory == "gru" else ()
+    fragment = random_fragment()._replace(memory=start)
+    jax.block_until_ready(one_update(config, fragment))
     jax.effects_barrier()
-    assert [rewards.shape for rewards in taken] == [(T, 2)] * 8
+    assert [rewards.shape for rewards in taken] == [shape] * 8
     for first in (0, 4):
-        columns = np.concatenate(taken[first : first + 4], axis=1)
-        np.testing.assert_array_equal(np.sort(columns[0]), np.sort(fragment.reward[0]))
+        rewards = np.concatenate(taken[first : first + 4], axis=1)
+        expected = fragment.reward if memory == "gru" else fragment.reward.reshape(1, -1)
+        np.testing.assert_array_equal(np.sort(rewards[0]), np.sort(expected[0]))
     assert not np.array_equal(np.concatenate(taken[:4], 1), np.concatenate(taken[4:], 1)), "drawn anew in each pass"
 
 
@@ -123,9 +128,16 @@ def test_eight_devices_give_the_parameters_of_one_in_minibatches():
 
 
 @pytest.mark.parametrize("size", [6, 12, 64])
-def test_a_minibatch_that_is_not_of_whole_sequences_is_refused(size):
-    with pytest.raises(ConfigError, match=rf"minibatch_size = {size}: must be a multiple of .*fragment_length = 4"):
+def test_a_minibatch_that_does_not_divide_the_steps_is_refused(size):
+    with pytest.raises(ConfigError, match=rf"minibatch_size = {size}: must divide fragment_length x num_envs = 32"):
         registry.make(small(minibatch_size=size), SPEC)
+
+
+def test_a_minibatch_that_is_not_of_whole_sequences_is_refused_with_memory():
+    config = small(minibatch_size=2)
+    registry.make(config, SPEC)
+    with pytest.raises(ConfigError, match=r"minibatch_size = 2: with a recurrent .* multiple of .*fragment_length = 4"):
+        registry.make(replace(config, network=NetworkConfig(hidden=(8,), memory="gru", memory_size=4)), SPEC)
 
 
 def test_nothing_of_a_reset_row_reaches_a_parameter():

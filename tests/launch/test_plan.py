@@ -1,6 +1,7 @@
 """Choices that a plan makes, and what it refuses before anything starts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from envs.counting import Picture
 from podium.core.algorithm_configs import DQNConfig, ESConfig, IMPALAConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
-from podium.launch.plan import draw, make_plan
+from podium.launch.plan import Plan, draw, make_plan
 
 
 def experiment(env: str = "podium:Catch-v0", num_envs: int = 16, minibatch: int = 64, **topology) -> Experiment:
@@ -99,11 +100,17 @@ def test_normalising_that_does_nothing_is_said(shape: tuple[int, ...], said: boo
     assert any("algorithm.normalize_observations does nothing here" in note for note in notes) == said
 
 
-@pytest.mark.parametrize(("size", "devices"), [(None, 8), (64, 4)])
-def test_impala_is_spread_over_devices_that_divide_its_sequences(size: int | None, devices: int) -> None:
-    algorithm = IMPALAConfig(fragment_length=16, minibatch_size=size)
-    assert make_plan(replace(experiment(devices=devices), algorithm=algorithm)).devices == devices
-    assert make_plan(replace(experiment(), algorithm=algorithm)).devices == 1
-    if size:
+@pytest.mark.parametrize(
+    ("memory", "size", "devices"), [("none", None, 8), ("none", 64, 8), ("gru", None, 8), ("gru", 64, 4)]
+)
+def test_impala_is_spread_over_devices_that_divide_its_sequences(memory: Any, size: int | None, devices: int) -> None:
+    algorithm, network = IMPALAConfig(fragment_length=16, minibatch_size=size), NetworkConfig(memory=memory)
+
+    def plan(**topology: int) -> Plan:
+        return make_plan(replace(experiment(**topology), algorithm=algorithm, network=network))
+
+    assert plan(devices=devices).devices == devices
+    assert plan().devices == 1
+    if devices < 8:
         with pytest.raises(ConfigError, match=r"topology.devices = 8: must divide 4"):
-            make_plan(replace(experiment(devices=8), algorithm=algorithm))
+            plan(devices=8)

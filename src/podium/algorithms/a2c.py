@@ -21,6 +21,7 @@ from podium.algorithms.descent import COARSE_ADAM, Part, anneal, clip, descend
 from podium.algorithms.policy import Params, Policy, normalize
 from podium.core.algorithm_configs import A2CConfig
 from podium.core.config import Experiment
+from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.core.types import Fragment, Tree
 from podium.ops import statistics
@@ -60,13 +61,12 @@ class Rows(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """Of rows [T, b]: the policy, its values, the actions' log-probabilities, and the estimate of advantages."""
+    """Of the steps [T, b] of some rows: the policy, values (also of what comes after them), log-probabilities."""
 
     policy: Any
     value: jax.Array
     log_prob: jax.Array
     log_ratio: jax.Array  # to the actor's
-    found: Estimate
 
 
 def make(config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
@@ -75,11 +75,17 @@ def make(config: A2CConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
 
 
 def make_with(
-    estimate: Estimator, config: A2CConfig, experiment: Experiment, spec: EnvSpec, passes: Passes = ONCE
+    estimator: Estimator, config: A2CConfig, experiment: Experiment, spec: EnvSpec, passes: Passes = ONCE
 ) -> Algorithm:
     """The same with another estimator of advantages, which may allow several passes over a fragment."""
     policy = policies.make(config, experiment, spec)
-    a2c = A2C(config, experiment, policy, estimate, passes)
+    a2c, num_envs = A2C(config, experiment, policy, estimator, passes), experiment.env.num_envs
+    if jax.tree.leaves(jax.eval_shape(lambda: policy.network.memory(1))) and num_envs % passes.minibatches:
+        size = experiment.steps_per_update // passes.minibatches
+        raise ConfigError(
+            f"algorithm.minibatch_size = {size}: with a recurrent network it must be a multiple of "
+            f"algorithm.fragment_length = {config.fragment_length}, since minibatches are whole sequences"
+        )
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
         init=a2c.init,
@@ -97,7 +103,7 @@ class A2C:
     config: A2CConfig
     experiment: Experiment
     policy: Policy
-    estimate: Estimator
+    estimator: Estimator
     passes: Passes
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
@@ -125,17 +131,21 @@ class A2C:
 
     def train(self, start: Part, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None) -> tuple:
         """The parameters after all gradient steps on a prepared fragment, and the means of what the steps report."""
-        (epochs, steps), normalize = self.passes, self.config.normalize_advantages
-        found = None if self.passes == ONCE and not normalize else self.find(start, state, batch, axis)
+        if self.passes == ONCE and not self.config.normalize_advantages:
+            return self.gradient_step(start, state, batch, None, axis)
+        found = self.find(start, state, batch, axis)
         if self.passes == ONCE:
             return self.gradient_step(start, state, batch, found, axis)
-        blocks = minibatches.num_blocks(self.experiment.env.num_envs, self.experiment.env.num_envs // steps)
+        items = self.to_items(batch, found)
+        (epochs, steps), (num_envs, count) = self.passes, (self.experiment.env.num_envs, items[1].advantage.shape[1])
+        devices = 1 if axis is None else jax.lax.axis_size(axis)
+        blocks = minibatches.num_blocks(num_envs, count * devices // steps)
 
         def step(part: Part, index: jax.Array) -> tuple[Part, dict]:
-            return self.gradient_step(part, state, *jax.tree.map(lambda x: x[:, index], (batch, found)), axis)
+            return self.gradient_step(part, state, *jax.tree.map(lambda x: x[:, index], items), axis)
 
         def epoch(part: Part, key: jax.Array) -> tuple[Part, dict]:
-            return jax.lax.scan(step, part, minibatches.shuffle(key, batch.valid.shape[1], steps, blocks, axis))
+            return jax.lax.scan(step, part, minibatches.shuffle(key, count, steps, blocks, axis))
 
         part, sums = jax.lax.scan(epoch, start, jax.random.split(key, epochs))
         return part, jax.tree.map(jnp.mean, sums)
@@ -146,13 +156,23 @@ class A2C:
         Estimated anew in each gradient step, they would move with the values that the steps before have moved: all
         advantages at once, up or down.
         """
-        rows = weigh(batch, None, axis)
-        found = self.judge(start.params, state, rows).found
+        judged = self.judge(start.params, state, batch)
+        found = self.estimator.find(state.hyper, batch, judged.value, judged.log_ratio)
         if not self.config.normalize_advantages:
             return found
+        rows = weigh(batch, None, axis)
         mean, square = add_up((rows.mean(found.advantage), rows.mean(found.advantage**2)), axis)
         deviation = jnp.sqrt(jnp.maximum(square - mean**2, 0.0))
         return found._replace(advantage=(found.advantage - mean) / (deviation + 1e-8))
+
+    def to_items(self, batch: Fragment, found: Estimate) -> tuple[Fragment, Estimate]:
+        """What minibatches are drawn from, along the second axis: sequences where there is memory, else single steps,
+        [1, B * T, ...]. Environments stay together, and so do the blocks of `minibatches.shuffle`.
+        """
+        if jax.tree.leaves(batch.memory):
+            return batch, found
+        steps = len(batch.action)
+        return jax.tree.map(lambda x: x[:steps].swapaxes(0, 1).reshape(1, -1, *x.shape[2:]), (batch, found))
 
     def gradient_step(
         self, part: Part, state: TrainState, batch: Fragment, found: Estimate | None, axis: str | None
@@ -186,24 +206,25 @@ class A2C:
             memory=jax.tree.map(lambda m: m[None], batch.memory),
         )
 
-    def judge(self, trained: Tree, state: TrainState, rows: Rows) -> Judgement:
-        """What the network says of these rows, and what its values make of their rewards."""
-        params, batch = state.params._replace(**trained), rows.fragment
+    def judge(self, trained: Tree, state: TrainState, batch: Fragment) -> Judgement:
+        """What the network says of these steps."""
+        params, steps = state.params._replace(**trained), len(batch.action)
         memory = jax.tree.map(lambda m: m[0], batch.memory)
         outputs, value, _ = self.policy.network.apply(params.network, memory, normalize(params, batch.obs), batch.first)
-        policy = self.policy.distribution(params, outputs[:-1], None if batch.mask is None else batch.mask[:-1])
+        mask = None if batch.mask is None else batch.mask[:steps]
+        policy = self.policy.distribution(params, outputs[:steps], mask)
         log_prob = policy.log_prob(batch.action)
-        log_ratio = log_prob - batch.extras["log_prob"]
-        found = jax.lax.stop_gradient(self.estimate(state.hyper, batch, value, log_ratio))
-        return Judgement(policy, value[:-1], log_prob, log_ratio, found)
+        return Judgement(policy, value, log_prob, log_prob - batch.extras["log_prob"])
 
     def loss(self, trained: Tree, state: TrainState, rows: Rows) -> tuple[jax.Array, dict]:
         """The loss of these rows and what to report of them, all as parts of sums."""
-        policy, value, log_prob, log_ratio, found = self.judge(trained, state, rows)
-        if rows.found is not None:  # but for how far this policy is from the actor's, which has just moved
-            found = rows.found._replace(weight=found.weight)
-        hyper, error = state.hyper, found.target - value
-        policy_loss = -rows.mean(found.weight * found.advantage * log_prob)
+        policy, value, log_prob, log_ratio = self.judge(trained, state, rows.fragment)
+        found = rows.found
+        if found is None:
+            found = jax.lax.stop_gradient(self.estimator.find(state.hyper, rows.fragment, value, log_ratio))
+        weight = jax.lax.stop_gradient(self.estimator.weigh(state.hyper, log_ratio))
+        hyper, error = state.hyper, found.target - value[: len(log_prob)]
+        policy_loss = -rows.mean(weight * found.advantage * log_prob)
         value_loss, entropy = 0.5 * rows.mean(error**2), rows.mean(policy.entropy())
         loss = policy_loss + hyper["value_coef"] * value_loss - hyper["entropy_coef"] * entropy
         return loss, {

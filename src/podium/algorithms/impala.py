@@ -17,11 +17,8 @@ from podium.core.specs import EnvSpec
 
 def make(config: IMPALAConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """IMPALA for one environment spec."""
-    length, size = config.fragment_length, config.minibatch_size or experiment.steps_per_update
-    if size % length or experiment.steps_per_update % size:
-        raise ConfigError(
-            f"algorithm.minibatch_size = {size}: must be a multiple of algorithm.fragment_length = {length}, since "
-            f"minibatches are whole sequences, and divide fragment_length x num_envs = {experiment.steps_per_update}"
-        )
-    passes = a2c.Passes(config.num_epochs, experiment.steps_per_update // size)
+    rows, size = experiment.steps_per_update, config.minibatch_size or experiment.steps_per_update
+    if rows % size:
+        raise ConfigError(f"algorithm.minibatch_size = {size}: must divide fragment_length x num_envs = {rows}")
+    passes = a2c.Passes(config.num_epochs, rows // size)
     return a2c.make_with(by_vtrace, config, experiment, spec, passes)

@@ -45,10 +45,10 @@ def make(config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     return make_with(by_gae, config, experiment, spec)
 
 
-def make_with(estimate: Estimator, config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
+def make_with(estimator: Estimator, config: PPOConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """The same with another estimator of advantages: APPO."""
     policy = policies.make(config, experiment, spec)
-    ppo = PPO(config, experiment, policy, estimate)
+    ppo = PPO(config, experiment, policy, estimator)
     _check(config, experiment, policy.network, ppo.recurrent)
     return Algorithm(
         experience=Fragments(config.fragment_length, config.gamma),
@@ -72,7 +72,7 @@ class PPO:
     config: PPOConfig
     experiment: Experiment
     policy: Policy
-    estimate: Estimator
+    estimator: Estimator
 
     @property
     def network(self) -> Network:
@@ -138,7 +138,7 @@ class PPO:
         mask = None if batch.mask is None else batch.mask[:-1]
         log_prob = self.policy.distribution(state.params, outputs[:-1], mask).log_prob(batch.action)
         log_ratio = log_prob - batch.extras["log_prob"]
-        found = self.estimate(state.hyper, batch._replace(reward=reward), value, log_ratio)
+        found = self.estimator.find(state.hyper, batch._replace(reward=reward), value, log_ratio)
         resets = batch.first[1:]  # rows whose observation is the final one of an episode, and may be NaN
         return Steps(
             obs=blank(resets, jax.tree.map(lambda x: x[:-1], obs)),

@@ -14,7 +14,7 @@ from podium.algorithms.algorithm import Algorithm, Members, Replay
 from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.algorithm_configs import ESConfig, IMPALAConfig, OffPolicyConfig, PPOConfig
+from podium.core.algorithm_configs import ESConfig, OffPolicyConfig, PPOConfig
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
@@ -279,7 +279,7 @@ def _blocks(experiment: Experiment) -> int:
     """Into how many blocks an algorithm with minibatches cuts the environments; each device has whole ones."""
     rows, config, network = _minibatch(experiment), experiment.algorithm, experiment.network
     on_policy, may_recall = not isinstance(config, OffPolicyConfig), network.memory != "none" or network.factory
-    if on_policy and (may_recall or isinstance(config, IMPALAConfig)):  # minibatches are whole sequences
+    if on_policy and may_recall:  # minibatches are whole sequences
         rows //= config.fragment_length
     return num_blocks(experiment.env.num_envs, rows)
 

@@ -16,9 +16,9 @@ class IMPALAConfig(A2CConfig):
     fragment_length: int = 32
     """Steps of each environment between two updates (T)."""
     num_epochs: int = 1
-    """Passes over each fragment; V-trace corrects for what the earlier ones changed."""
+    """Passes over each fragment; importance weights correct for what the earlier ones changed."""
     minibatch_size: int | None = None
-    """Steps in a gradient step, as whole sequences; None: all of them."""
+    """Steps in a gradient step; for a recurrent network, whole sequences that add up to it. None: all of them."""
     clip_rho: float = 1.0
     """Largest importance weight of a temporal difference: where values settle."""
     clip_c: float = 1.0
