@@ -142,7 +142,8 @@ class A2C:
         blocks = minibatches.num_blocks(num_envs, count * devices // steps)
 
         def step(part: Part, index: jax.Array) -> tuple[Part, dict]:
-            return self.gradient_step(part, state, *jax.tree.map(lambda x: x[:, index], items), axis)
+            rows, found = jax.tree.map(lambda x: x[:, index], items)
+            return self.gradient_step(part, state, rows, found, axis)
 
         def epoch(part: Part, key: jax.Array) -> tuple[Part, dict]:
             return jax.lax.scan(step, part, minibatches.shuffle(key, count, steps, blocks, axis))
