@@ -78,9 +78,9 @@ def test_ranks_add_up_to_nothing_and_do_not_look_at_what_is_not_valid() -> None:
     assert abs(ranks.sum()) < 1e-5
 
 
-def test_a_return_that_is_not_a_number_is_the_worst_and_infinities_have_ranks() -> None:
+def test_returns_that_are_not_finite_are_the_worst() -> None:
     ranks = centered_ranks(jnp.array([jnp.nan, 1.0, jnp.inf, 0.0, 2.0]), jnp.array([True, True, True, False, True]))
-    np.testing.assert_allclose(ranks, [-0.5, -1 / 6, 0.5, 0.0, 1 / 6], atol=1e-6)
+    np.testing.assert_allclose(ranks, [-1 / 3, 1 / 6, -1 / 3, 0.0, 0.5], atol=1e-6)
 
 
 def test_a_weighted_sum_of_slices_is_what_it_says() -> None:

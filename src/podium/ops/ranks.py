@@ -15,7 +15,7 @@ def centered_ranks(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     """
     valid = jnp.ones(x.shape, bool) if valid is None else valid
     count = jnp.sum(valid)
-    # Those without a rank go behind all others, also behind a return of +inf: they are not counted.
+    # Those without a rank go behind all others: they are not counted.
     x = jnp.where(valid, jnp.where(jnp.isfinite(x), x, -jnp.inf), jnp.inf)
     in_order = jnp.sort(x)
     below = jnp.searchsorted(in_order, x, side="left")
