@@ -20,7 +20,7 @@ from podium.algorithms.descent import ADAM
 from podium.core.algorithm_configs import ESConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
-from podium.core.specs import Array, Box, EnvSpec
+from podium.core.specs import Box, EnvSpec
 from podium.core.types import ActInput, Tree
 from podium.networks import network as networks
 from podium.networks.network import Network
@@ -94,7 +94,7 @@ class ES:
     @property
     def observes(self) -> bool:
         """Whether there is something to normalise, and it is wanted."""
-        floats = [array for array in _arrays(self.spec.observation) if array.dtype.startswith("float")]
+        floats = [array for array in jax.tree.leaves(self.spec.observation) if array.dtype.startswith("float")]
         return self.config.normalize_observations and bool(floats)
 
     def policy_part(self, network: Tree) -> Tree:
@@ -191,9 +191,3 @@ def _describe(returns: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
 
 def _zeros(shapes: Tree) -> Tree:
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-
-
-def _arrays(observation: Tree) -> list[Array]:
-    if isinstance(observation, Array):
-        return [observation]
-    return [array for part in observation.values() for array in _arrays(part)]

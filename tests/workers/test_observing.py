@@ -1,0 +1,30 @@
+"""What members saw, in two rows: without what a simulator that lost its numbers gave."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podium.algorithms.algorithm import Seen
+from podium.core.specs import Array
+from podium.workers.observing import HostTally, Tally
+
+ROWS = np.array([[1.0, 5.0], [3.0, 9.0], [np.nan, 7.0], [np.inf, 7.0], [100.0, 100.0]], np.float32)
+PLAYS = np.array([True, True, True, True, False])
+
+
+def on_host() -> Seen:
+    tally, seen = HostTally(Array((2,))), Seen(np.zeros(2, np.float32), np.zeros((2, 2), np.float32))
+    tally.add(ROWS, PLAYS)
+    tally.write(seen)
+    return seen
+
+
+def in_xla() -> Seen:
+    return Tally.start(jnp.asarray(ROWS[:2])).add(jnp.asarray(ROWS), jnp.asarray(PLAYS)).seen(jnp.asarray(ROWS))
+
+
+@pytest.mark.parametrize("tally", [on_host, in_xla])
+def test_rows_that_are_not_finite_or_not_played_are_left_out(tally) -> None:
+    seen = tally()
+    assert seen.weight.sum() == 2
+    np.testing.assert_allclose(np.asarray(seen.obs), [[3.0, 9.0], [1.0, 5.0]], rtol=1e-6)  # mean ± deviation
