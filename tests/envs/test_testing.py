@@ -5,9 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from envs.counting import Counting
+from envs.counting import Counting, make_counting_jax
+from podium.core.types import Tree
+from podium.envs import toy
 from podium.envs.gymnasium import GymnasiumEnv
+from podium.envs.host_from_jax import HostFromJax
 from podium.envs.interface import TimeStep
+from podium.envs.own_host import OwnHost
 from podium.envs.testing import BrokenPromiseError, check_host_env
 
 
@@ -56,3 +60,22 @@ def test_arrays_that_change_too_early_are_found() -> None:
 
     with pytest.raises(BrokenPromiseError, match="untouched by the next send"):
         check_host_env(Single, steps=8)
+
+
+def test_a_load_that_forgets_is_found() -> None:
+    class Forgetful(HostFromJax):
+        def load(self, saved: Tree) -> TimeStep:
+            return self.recv()
+
+    with pytest.raises(BrokenPromiseError, match="what was loaded goes on where it was saved"):
+        check_host_env(lambda seeds: Forgetful(make_counting_jax(end=3), seeds), steps=10)
+
+
+def test_what_an_own_batch_saves_reaches_the_checkpoint() -> None:
+    def make(seeds: list[int]) -> OwnHost:
+        return OwnHost(HostFromJax(toy.make_catch(), seeds), seeds)
+
+    env = make([0])
+    env.reset()
+    assert env.save() is not None
+    check_host_env(make, steps=30)

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from podium.core.settings import read_experiment
-from podium.launch import training
 from podium.launch.plan import make_plan
+from podium.launch.recording import checkpoint_template
 from podium.launch.restore import restore
 from podium.runs.directory import RunDirectory
 from podium.runs.leaves import params_digest
@@ -146,8 +144,7 @@ def digest(run: Path) -> str:
     """Of everything in the newest checkpoint: parameters, optimiser, and environments where they have a state."""
     directory = RunDirectory(run)
     plan = make_plan(read_experiment(directory.experiment_toml))
-    template = jax.eval_shape(lambda: training.initial_state(plan))
-    return params_digest(restore(directory, template).tree)
+    return params_digest(restore(directory, checkpoint_template(plan)).tree)
 
 
 def timeless_rows(run: Path) -> list[dict[str, Any]]:

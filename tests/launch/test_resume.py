@@ -15,8 +15,10 @@ from podium.runs.metrics import read_metrics
 FUSED = ["podium:Catch-v0", "--total-steps", "20000"]
 
 
-def test_a_fused_run_killed_twice_ends_in_the_same_bits_as_one_never_killed(tmp_path: Path) -> None:
-    settings = flags(tiny(topology__dispatch=4, checkpoint__every_updates=8))
+@pytest.mark.parametrize("mode", ["fused", "inline"])
+def test_a_run_killed_twice_ends_in_the_same_bits_as_one_never_killed(mode: str, tmp_path: Path) -> None:
+    workers = {} if mode == "fused" else {"topology__mode": mode, "topology__staleness": 0}
+    settings = flags(tiny(topology__dispatch=4, checkpoint__every_updates=8, **workers))
     whole = commands.podium("train", "ppo", *FUSED, "--name", "whole", *settings, cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
 
@@ -25,7 +27,9 @@ def test_a_fused_run_killed_twice_ends_in_the_same_bits_as_one_never_killed(tmp_
     assert digest(run) == digest(tmp_path / "runs" / "whole")
     samples = podium.Run(run).summary["samples"]
     assert samples["unexplained"] == 0
-    assert samples["trained"] == samples["produced"] - samples["undone"]
+    left = samples["undone"] + samples["lost"] + samples["in_flight"]
+    assert samples["trained"] == samples["produced"] - left
+    assert podium.Run(run).summary["notes"] == []
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Whatever the algorithm, a fused run that was stopped half-way and resumed ends in the bits of one that was not.
+"""Whatever the algorithm, a run that was stopped half-way and resumed ends in the bits of one that was not.
 
-The buffer of those that replay is in their checkpoints, and overwritten here. With workers, environments begin new
-episodes; all else goes on from the checkpoint.
+Fused, and in one process with workers, where the environments can tell where they are; others begin new episodes, and
+all else goes on from the checkpoint. The buffer of those that replay is in their checkpoints, and overwritten here.
 """
 
 import shutil
@@ -24,26 +24,36 @@ FRAGMENTS = {"algorithm.fragment_length": 8}
 REPLAY = FRAGMENTS | {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, "algorithm.learning_starts": 100}
 # Everything that a buffer can hold: priorities, sequences and the memory that they start from.
 SEQUENCES = {"network.memory": "gru", "algorithm.burn_in": 2, "algorithm.n_step": 3, "algorithm.priority_exponent": 0.6}
+MEMBERS = {"algorithm.population": 8, "algorithm.episode_limit": 20}
 STEPS = 640
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "env", "settings"),
-    [
-        ("a2c", "podium:Catch-v0", FRAGMENTS),
-        ("impala", "podium:Catch-v0", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
-        ("appo", "podium:Catch-v0", FRAGMENTS | {"algorithm.minibatch_size": 16}),
-        ("dqn", "podium:Memory-v0", REPLAY | SEQUENCES),
-        ("ddpg", "gymnax:Pendulum-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
-        ("td3", "gymnax:Pendulum-v1", REPLAY | {"algorithm.n_step": 3}),
-        ("sac", "gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
-        ("es", "podium:Catch-v0", {"algorithm.population": 8, "algorithm.episode_limit": 20}),
-    ],
-)
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(
-    algorithm: str, env: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    how: dict[str, Any] = {"preset": "none", "set": SMALL | settings, "total_steps": STEPS, "root": tmp_path}
+CASES = {
+    "ppo": ("podium:Catch-v0", FRAGMENTS | {"algorithm.minibatch_size": 16, "algorithm.normalize_rewards": True}),
+    "a2c": ("podium:Catch-v0", FRAGMENTS),
+    "impala": ("podium:Catch-v0", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
+    "appo": ("podium:Catch-v0", FRAGMENTS | {"algorithm.minibatch_size": 16}),
+    "dqn": ("podium:Memory-v0", REPLAY | SEQUENCES),
+    "ddpg": ("gymnax:Pendulum-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
+    "td3": ("gymnax:Pendulum-v1", REPLAY | {"algorithm.n_step": 3}),
+    "sac": ("gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
+    "es": ("podium:Catch-v0", MEMBERS),
+}
+
+
+def workers(algorithm: str) -> dict[str, Any]:
+    """In one process, in turns; served where it can be: ES's members have parameters of their own."""
+    mode = "inline" if algorithm in ("es", "ppo", "ddpg") else "served"
+    how = {"topology.mode": mode, "topology.actors": 1, "topology.transport": "memory", "topology.staleness": 0}
+    return how | {"topology.slots": 2}
+
+
+@pytest.mark.parametrize("mode", ["fused", "workers"])
+@pytest.mark.parametrize("algorithm", CASES)
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(algorithm: str, mode: str, tmp_path: Path) -> None:
+    env, settings = CASES[algorithm]
+    settings = SMALL | settings | (workers(algorithm) if mode == "workers" else {})
+    how: dict[str, Any] = {"preset": "none", "set": settings, "total_steps": STEPS, "root": tmp_path}
     how |= {"progress": False, "track": ()}
     whole = podium.train(algorithm, env, name="whole", **how)
     half = podium.train(algorithm, env, name="half", on_report=lambda row: row["step"] < STEPS // 2, **how)
@@ -51,6 +61,8 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     assert 0 < half.summary["env_steps"] < STEPS
     podium.resume(half, progress=False)
     assert half.summary["status"] == "done"
+    assert half.summary["notes"] == []
+    assert half.summary["samples"]["unexplained"] == 0
     assert timeless_rows(half.path) == timeless_rows(whole.path)
     assert digest(half.path) == digest(whole.path)
 
@@ -58,22 +70,26 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings"),
     [
-        ("impala", "podium:Catch-v0", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
-        ("appo", "podium:Catch-v0", FRAGMENTS | {"algorithm.minibatch_size": 16}),
-        ("dqn", "podium:Catch-v0", REPLAY | {"algorithm.priority_exponent": 0.6}),
-        ("sac", "gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
-        ("es", "podium:Catch-v0", {"algorithm.population": 8, "algorithm.episode_limit": 20}),
+        ("impala", "gymnasium:CartPole-v1", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
+        ("dqn", "gymnasium:CartPole-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
+        ("es", "gymnasium:CartPole-v1", MEMBERS | {"env.wrappers": ["time_limit(20)"]}),
     ],
 )
-def test_with_workers_all_that_follows_a_resume_follows_from_the_checkpoint(
+def test_where_environments_cannot_tell_where_they_are_all_else_follows_from_the_checkpoint(
     algorithm: str, env: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    mode = "inline" if algorithm == "es" else "served"  # its members have parameters of their own
-    workers = {"topology.mode": mode, "topology.actors": 1, "topology.transport": "memory", "topology.staleness": 0}
-    how: dict[str, Any] = {"preset": "none", "set": SMALL | settings | workers, "total_steps": STEPS, "root": tmp_path}
-    stop_at = STEPS // 2
+    settings = SMALL | settings | workers(algorithm)
     run = podium.train(
-        algorithm, env, name="run", on_report=lambda row: row["step"] < stop_at, progress=False, track=(), **how
+        algorithm,
+        env,
+        name="run",
+        preset="none",
+        set=settings,
+        total_steps=STEPS,
+        root=tmp_path,
+        on_report=lambda row: row["step"] < STEPS // 2,
+        progress=False,
+        track=(),
     )
     assert run.summary["status"] == "stopped"
     copy = podium.Run(shutil.copytree(run.path, tmp_path / "copy"))
@@ -82,6 +98,8 @@ def test_with_workers_all_that_follows_a_resume_follows_from_the_checkpoint(
         podium.resume(each_run, progress=False)
         assert each_run.summary["status"] == "done"
         assert each_run.summary["samples"]["unexplained"] == 0
+        (note,) = each_run.summary["notes"]
+        assert note.endswith("the environments began new episodes")
     rows = timeless_rows(run.path)
     assert rows == timeless_rows(copy.path)
     assert digest(run.path) == digest(copy.path)

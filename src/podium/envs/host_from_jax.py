@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from podium.core.specs import Action, Array, EnvSpec
+from podium.core.types import Tree
 from podium.envs.buffers import allocate_actions
 from podium.envs.interface import HostEnv, JaxEnv, TimeStep
 from podium.envs.jax_wrappers import vectorize
@@ -31,6 +33,15 @@ def compile_env(reset: Callable, step: Callable, mask: Callable | None, action: 
         return batch.step(state, actions, fold(keys, count))
 
     return jax.jit(reset_all), jax.jit(step_all)
+
+
+class Saved(NamedTuple):
+    """Where B environments are, and the randomness that is to come."""
+
+    keys: jax.Array
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.count)
+    state: Tree
+    step: TimeStep
 
 
 class HostFromJax(HostEnv):
@@ -68,6 +79,15 @@ class HostFromJax(HostEnv):
     def recv(self) -> TimeStep:
         assert self._step is not None, "send comes before recv"
         return TimeStep(*jax.tree.map(np.asarray, tuple(self._step)))
+
+    def save(self) -> Saved:
+        assert self._state is not None, "reset comes before save"
+        assert self._step is not None
+        return Saved(self._keys, self._count, self._state, self._step)
+
+    def load(self, saved: Saved) -> TimeStep:
+        self._keys, self._count, self._state, self._step = saved
+        return self.recv()
 
     def close(self) -> None:
         self._state = self._step = None

@@ -68,6 +68,17 @@ class HostEnv(ABC):
         self.send(actions)
         return self.recv()
 
+    def save(self) -> Tree | None:
+        """All that the steps to come follow from, as a tree of arrays and numbers that stay as they are.
+
+        None, unless overridden: it cannot be had, and a run that is resumed begins new episodes.
+        """
+        return None
+
+    def load(self, saved: Tree) -> TimeStep:
+        """Go on from where `save` was called, in this or another process: the step that it came after."""
+        raise AssertionError(f"{type(self).__name__} saves nothing")
+
     def render(self) -> np.ndarray:
         """A picture [H, W, 3] of environment 0, for videos."""
         raise NotImplementedError(f"{type(self).__name__} draws no pictures")

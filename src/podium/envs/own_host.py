@@ -7,6 +7,7 @@ import numpy as np
 
 from podium.core.errors import EnvError
 from podium.core.specs import Observation
+from podium.core.types import Tree
 from podium.envs.blame import blaming
 from podium.envs.interface import HostEnv, TimeStep
 
@@ -44,6 +45,15 @@ class OwnHost(HostEnv):
         with blaming(f"{self._name} raised in recv"):
             step = self._env.recv()
         return self._checked(step, "recv")
+
+    def save(self) -> Tree | None:
+        with blaming(f"{self._name} raised in save"):
+            return self._env.save()
+
+    def load(self, saved: Tree) -> TimeStep:
+        with blaming(f"{self._name} raised in load"):
+            step = self._env.load(saved)
+        return self._checked(step, "load")
 
     def render(self) -> np.ndarray:
         return self._env.render()

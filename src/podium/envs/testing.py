@@ -35,6 +35,7 @@ def check_host_env(make: MakeHostEnv, steps: int = 200, seed: int = 0, clips_rew
     check_same(script, record(make, SEEDS, steps, seed), "the same seeds and actions give the same steps")
     check_rows_independent(make, script)
     check_arrays_last(make, steps=min(steps, 20), seed=seed)
+    check_saved(make, script)
 
 
 def check_jax_env(env: JaxEnv, steps: int = 200, seed: int = 0) -> None:
@@ -183,6 +184,27 @@ def check_arrays_last(make: MakeHostEnv, steps: int, seed: int) -> None:
             step = later
     finally:
         env.close()
+
+
+def check_saved(make: MakeHostEnv, script: Script) -> None:
+    """What was saved half-way goes on in the same steps, in environments of other seeds. Nothing need be saved."""
+    half = len(script.actions) // 2
+    env, other = make(script.seeds), make([seed + 1 for seed in script.seeds])
+    try:
+        env.reset()
+        for actions in script.actions[:half]:
+            env.step(actions)
+        if (saved := env.save()) is None:
+            return
+        for actions in script.actions[half:]:
+            env.step(actions)  # must leave alone what was saved
+        other.reset()
+        steps = [copy_step(other.load(saved))] + [copy_step(other.step(actions)) for actions in script.actions[half:]]
+    finally:
+        env.close()
+        other.close()
+    for time, (again, before) in enumerate(zip(steps, script.steps[half:], strict=True), half):
+        expect(equal(tuple(again), tuple(before)), f"what was loaded goes on where it was saved (step {time})")
 
 
 def draw_actions(spec: EnvSpec, random: np.random.Generator, rows: int, mask: np.ndarray | None) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 
 from podium.algorithms.algorithm import Members
 from podium.core.errors import EnvError
+from podium.core.types import Tree
 from podium.envs.interface import HostEnv
 from podium.launch.plan import Plan
 from podium.ops.keys import run_key
@@ -23,7 +24,7 @@ from podium.runs.books import ActorLedger, Books, balance
 from podium.runs.summary import Samples
 from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
-from podium.workers.layout import Layouts
+from podium.workers.layout import Layouts, make_layouts
 from podium.workers.member_actor import Mean, MemberActor
 from podium.workers.member_slot import MemberSlot
 from podium.workers.policies import InlinePolicy, Policy
@@ -63,7 +64,7 @@ def make_member_slots(plan: Plan, layouts: Layouts, actor: int, update: int, inc
     assert isinstance(members, Members)
 
     def make(number: int, env: HostEnv) -> MemberSlot:
-        return MemberSlot(number, env, layouts.params, memory, members)
+        return MemberSlot(number, env, layouts.params, memory, members, update)
 
     return _make_each(plan, actor, update, incarnation, make)
 
@@ -86,7 +87,35 @@ def _make_each(
     return slots
 
 
-def close_slots(slots: Sequence[Slot] | Sequence[MemberSlot]) -> None:
+def keeps_places(plan: Plan) -> bool:
+    """Whether checkpoints hold where the environments are, if these can tell.
+
+    In one process, and with a learner that waits for them: else they are somewhere in fragments that it has not seen.
+    """
+    return plan.mode != "fused" and plan.in_one_process and plan.experiment.topology.staleness == 0
+
+
+def find_places(plan: Plan) -> list[Tree] | None:
+    """What the first checkpoint would hold of where the environments are; None if they cannot tell."""
+    if not keeps_places(plan):
+        return None
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    make = make_member_slots if isinstance(plan.algorithm.experience, Members) else make_slots
+    slots: list[Slot | MemberSlot] = []
+    try:
+        for actor in range(plan.actors):
+            slots += make(plan, layouts, actor, update=0, incarnation=0)
+        return _places(slots, updates=0)
+    finally:
+        close_slots(slots)
+
+
+def _places(slots: Sequence[Slot | MemberSlot], updates: int) -> list[Tree] | None:
+    places = [slot.places.at(updates) for slot in slots]
+    return None if any(place is None for place in places) else places
+
+
+def close_slots(slots: Sequence[Slot | MemberSlot]) -> None:
     """Close their environments."""
     for slot in slots:
         slot.env.close()
@@ -163,6 +192,7 @@ class Crew:
         self._plan, self._layouts, self._transport, self._parameters = plan, layouts, transport, parameters
         self._stack = ExitStack()
         self._ledgers: dict[str, ActorLedger] = {}
+        self._slots: list[Slot | MemberSlot] = []
         self._seen, self._since = -1, time.monotonic()
         self._switch_s = sys.getswitchinterval()
         served = plan.experiment.topology.inference_workers if plan.mode == "served" else 0
@@ -194,6 +224,15 @@ class Crew:
             thread.join(max(0.0, deadline - time.monotonic()))
         sys.setswitchinterval(self._switch_s)
 
+    def load(self, updates: int, places: Sequence[Tree]) -> None:
+        """Before the threads start: let the environments go on from where a checkpoint has them."""
+        for slot, place in zip(self._slots, places, strict=True):
+            slot.load(updates, place)
+
+    def places(self, updates: int) -> list[Tree] | None:
+        """Where the environments were after so many updates; None if a checkpoint cannot hold that."""
+        return _places(self._slots, updates) if keeps_places(self._plan) else None
+
     def close(self) -> None:
         """Close environments and streams."""
         self._stack.close()
@@ -222,6 +261,7 @@ class Crew:
         else:
             slots = make_slots(plan, layouts, index, update, incarnation=0)
             make = partial(make_actor, plan, layouts, slots, self._policy(life, len(slots)))
+        self._slots += slots
         self._stack.callback(close_slots, slots)
         sender = self._transport.sample_sender(samples, layouts.record.schema, life, credits(plan))
         self._stack.enter_context(closing(sender))

@@ -14,6 +14,7 @@ from podium.core.config import Experiment
 from podium.core.errors import CheckpointError, ConfigError, EnvError
 from podium.core.types import Tree
 from podium.launch import training
+from podium.launch.crew import find_places
 from podium.launch.plan import Plan
 from podium.launch.restore import restore
 from podium.runs.checkpoint import Checkpoints
@@ -51,7 +52,7 @@ def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
     """At the newest checkpoint that is whole; at the start, if none was written yet."""
     if not Checkpoints(directory.checkpoints).updates():
         return begin_anew(plan, directory)
-    template = jax.eval_shape(lambda: training.initial_state(plan))
+    template = checkpoint_template(plan)
     restored = restore(directory, template)
     counts = Counts(**restored.metadata)
     counts.notes += restored.notes
@@ -59,10 +60,16 @@ def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
         book_what_is_lost(counts, directory)
     if plan.experiment.topology.replay_workers:
         counts.notes.append(f"resumed at update {counts.updates}: the replay workers began empty")
-    if plan.mode != "fused":
+    if plan.mode != "fused" and "places" not in template:
         counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
     said = f"going on from checkpoint {restored.update}, at {counts.env_steps:,} steps"
     return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
+
+
+def checkpoint_template(plan: Plan) -> dict[str, Tree]:
+    """What a checkpoint of this plan holds, in shape: the training state, and where environments are that can tell."""
+    state, places = jax.eval_shape(lambda: training.initial_state(plan)), find_places(plan)
+    return state if places is None else state | {"places": places}
 
 
 def begin_anew(plan: Plan, directory: RunDirectory) -> Beginning:

@@ -36,7 +36,8 @@ from podium.workers.replay_learner import ReplayLearner, start_store
 
 
 def initial_state(plan: Plan) -> Tree:
-    """What the first checkpoint would hold: `train` and `store`, and in fused mode the rows and the update too.
+    """What the first checkpoint would hold: `train` and `store`, and in fused mode the rows and the update too. With
+    workers, the `places` of environments that can tell them are added as they are (`launch.crew`).
 
     Trace it with jax.eval_shape for a template to restore into.
     """
@@ -96,6 +97,8 @@ def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree)
         learner.publish()
         crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, update)
         stack.callback(crew.close)
+        if "places" in state:
+            crew.load(update, state["places"])
         recorder.ledger = lambda: crew.samples(books)
         progress.say("compiling (the next run of this experiment starts at once)")
         began = time.monotonic()
@@ -103,7 +106,7 @@ def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree)
         crew.warm_up()
         recorder.start(time.monotonic() - began)
         with learner, crew:
-            learn(learner, recorder, crew.check)
+            learn(learner, recorder, crew.check, places=crew.places)
         return learner.state
 
 
@@ -181,10 +184,12 @@ def learn(
     recorder: Recorder,
     check: Callable[[], None],
     figures: Callable[[], Mapping[str, float]] = lambda: {},
+    places: Callable[[int], Tree | None] = lambda update: None,
 ) -> None:
     """Update after update, until the recorder says that the run has ended.
 
-    `check` raises if a worker of this process has died. `figures` gives those of workers.
+    `check` raises if a worker of this process has died. `figures` gives those of workers, `places` where environments
+    were at an update, for checkpoints.
     """
     while recorder.ended is None:
         learned = learner.step(timeout=0.5)
@@ -201,7 +206,10 @@ def learn(
         if learned is None and not recorder.end_if_interrupted():
             continue
         if recorder.checkpoint_due() or recorder.ended is not None:
-            recorder.save({"train": learner.state, "store": learner.store})
+            state = {"train": learner.state, "store": learner.store}
+            if (found := places(learner.version.update)) is not None:
+                state["places"] = found
+            recorder.save(state)
 
 
 @contextmanager

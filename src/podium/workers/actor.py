@@ -143,6 +143,8 @@ class Actor:
         header = FragmentHeader(POLICY, slot.number, self._sequence, slot.version, slot.steps, self._committed)
         self._sequence += 1
         self._ledger.commit(header.sequence, slot.steps)
+        if self._staleness == 0:
+            slot.mark(slot.fragment + 1)
         self._sender.commit(page.buffer, header)
         slot.fragment += 1
 

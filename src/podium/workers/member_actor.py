@@ -104,9 +104,7 @@ class MemberActor:
         )
 
     def warm_up(self) -> None:
-        """Compile everything; nothing is stepped but the resets."""
-        for slot in self._slots:
-            slot.restart()
+        """Compile everything; nothing is stepped."""
         jax.block_until_ready(self._act(self._slots[0].inputs()))
 
     def run(self, stop: threading.Event) -> None:
@@ -188,6 +186,8 @@ class MemberActor:
         header = FragmentHeader(POLICY, slot.number, self._sequence, oldest, steps, self._committed)
         self._ledger.commit(self._sequence, steps)
         self._sequence += 1
+        if self._staleness == 0:  # all that the slot plays of a population is one batch
+            slot.mark(oldest.update + 1)
         self._sender.commit(buffer, header)
         return True
 

@@ -14,6 +14,7 @@ from podium.envs.interface import HostEnv, TimeStep
 from podium.protocol.schema import Version
 from podium.workers.layout import Layout
 from podium.workers.observing import HostTally
+from podium.workers.places import Places
 
 PATIENCE = 10
 """Times `episode_limit`, for an episode to end whose member was stopped."""
@@ -52,7 +53,6 @@ class MemberSlot:
     """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
 
     slot = MemberSlot(number=0, env=env, params=layouts.params, memory=layouts.request.memory, members=members)
-    slot.restart()
     while True:
         for row in slot.waiting(): slot.begin(row, member, params)
         slot.send(act(slot.inputs()))
@@ -61,7 +61,9 @@ class MemberSlot:
     A row whose member was stopped by `episode_limit` in the midst of an episode plays nobody until that ends.
     """
 
-    def __init__(self, number: int, env: HostEnv, params: Layout, memory: Tree, members: Members) -> None:
+    def __init__(
+        self, number: int, env: HostEnv, params: Layout, memory: Tree, members: Members, updates: int = 0
+    ) -> None:
         rows = env.num_envs
         self.number, self.env, self.rows = number, env, rows
         self.version: Version | None = None  # that the whole slot last played, at staleness 0
@@ -77,7 +79,9 @@ class MemberSlot:
         self._plays, self._first, self._over = (np.zeros(rows, bool) for _ in range(3))
         self._returns, self._lengths = np.zeros(rows), np.zeros(rows, np.int32)
         self._idle = np.zeros(rows, np.int32)  # steps since a member was stopped in the midst of an episode
-        self._now: TimeStep | None = None
+        self._now: TimeStep = env.reset()
+        self._first[...] = True
+        self.places = Places(updates, env.save())
 
     @property
     def is_playing(self) -> bool:
@@ -105,14 +109,13 @@ class MemberSlot:
 
     def inputs(self) -> Inputs:
         """What the next actions are chosen from."""
-        now = self._observed()
-        rows = self._index, self._sign, self._lengths
+        now, rows = self._now, (self._index, self._sign, self._lengths)
         return Inputs(self._params_tree, self._memory, now.obs, self._first, now.mask, *rows)
 
     def send(self, action: np.ndarray, memory: Tree) -> None:
         """Hand the actions to the environments; returns at once where they can."""
         if self.tally is not None:
-            self.tally.add(self._observed().obs, self._plays)
+            self.tally.add(self._now.obs, self._plays)
         self._memory = memory
         began = time.perf_counter()
         self.env.send(action)
@@ -147,9 +150,14 @@ class MemberSlot:
         """Steps of members that play, and of those that are finished but were not sent."""
         return int(self._lengths[self._plays].sum()) + sum(done.length for done in self.finished)
 
-    def _observed(self) -> TimeStep:
-        assert self._now is not None, "restart comes first"
-        return self._now
+    def mark(self, updates: int) -> None:
+        """Between two populations: keep where the environments are, for a checkpoint after so many updates."""
+        self.places.add(updates, self.env.save())
+
+    def load(self, updates: int, place: Tree) -> None:
+        """Go on from there."""
+        self._now = self.env.load(place)
+        self.places = Places(updates, place)
 
 
 Act = Callable[[Inputs], tuple[Any, Tree]]

@@ -1,17 +1,28 @@
 """A slot: some environments that are stepped together, and the fragment that they fill."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from podium.core.types import Fragment
+from podium.core.types import Fragment, Tree
 from podium.envs.interface import HostEnv, TimeStep
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer
 from podium.workers.layout import Episodes, Layouts, Request
+from podium.workers.places import Places
 from podium.workers.policies import Choice
+
+
+class Place(NamedTuple):
+    """Where a slot is between two fragments: with it, the next one is collected bit for bit as it would have been."""
+
+    env: Tree
+    memory: Tree
+    discounted: np.ndarray
+    first: np.ndarray
+    over: np.ndarray
 
 
 class Page:
@@ -67,6 +78,7 @@ class Slot:
         self._first = np.ones(rows, bool)  # rows whose next step is one
         self._over = np.zeros(rows, bool)
         self._now: TimeStep = env.reset()
+        self.places = Places(fragment, self._place())
 
     @property
     def rows(self) -> int:
@@ -129,6 +141,23 @@ class Slot:
     def unfinished(self) -> int:
         """Valid steps in the open fragment, counted in its array."""
         return 0 if self.page is None else int(np.count_nonzero(self.page.fragment.valid[: self.t]))
+
+    def mark(self, updates: int) -> None:
+        """Between two fragments: keep where the slot is, for a checkpoint after so many updates."""
+        self.places.add(updates, self._place())
+
+    def load(self, updates: int, place: Place) -> None:
+        """Go on from there."""
+        self._now = self.env.load(place.env)
+        self.memory, self._first, self._over = place.memory, place.first, place.over
+        self._discounted[...] = place.discounted
+        self.places = Places(updates, place)
+
+    def _place(self) -> Place | None:
+        if (env := self.env.save()) is None:
+            return None
+        memory = jax.tree.map(np.array, self.memory)
+        return Place(env, memory, self._discounted.copy(), self._first.copy(), self._over.copy())
 
     def _open(self) -> Page:
         assert self.page is not None, "begin comes first"
