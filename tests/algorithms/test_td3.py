@@ -1,4 +1,4 @@
-"""TD3 against known answers: twin targets with noise by hand, and the delay of the policy."""
+"""TD3 against known answers: twin targets with noise by hand, the delay of the policy, a linear-quadratic task."""
 
 from functools import cache
 
@@ -7,12 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from control_rows import (
+    LINEAR,
+    best_gain,
     critics_by_hand,
+    draw_linear,
     draw_rows,
+    look,
     policy_by_hand,
     returns_by_hand,
     start,
     to_unit,
+    train_on,
     updates_over_devices,
     with_bad_row,
 )
@@ -90,6 +95,16 @@ def test_rows_spread_over_devices_give_the_same_gradients():
     for part in ("critics", "policy"):
         moments = getattr(alone, part).optimizer.mu, getattr(together, part).optimizer.mu
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *moments)
+
+
+def test_the_policy_of_a_linear_quadratic_task_is_the_one_of_its_riccati_equation():
+    # Noise of the target's action adds the same to a quadratic value everywhere: the best policy stays what it is.
+    config = TD3Config(gamma=0.9, tau=0.05, learning_rate=3e-3, target_noise=0.1, target_noise_clip=0.2)
+    algorithm, state = start(td3, config, LINEAR, hidden=(32, 32), activation="tanh")
+    state, _ = train_on(draw_linear, algorithm, state, updates=3000, rows=128)
+    obs = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
+    action = algorithm.act(algorithm.params(state), (), look(obs), True)[0]
+    assert np.mean(np.abs(action + best_gain() * obs)) < 0.08
 
 
 def test_what_cannot_be_is_refused():
