@@ -148,6 +148,8 @@ def test_n_step_errors_and_the_loss_are_those_by_hand_and_illegal_actions_are_no
 def test_errors_and_priorities_of_sequences_are_those_by_hand_after_the_burn_in(burn_in):
     functions, algorithm, state = prepare(experiment(network=GRU, n_step=3, burn_in=burn_in))
     rows, weight = drawn = sequences()
+    burns = np.asarray(dqn.draw_burning(jax.random.key(0), len(weight), None))
+    assert 0 < burns.sum() < len(burns)
     apply = jax.jit(functions.network.apply)
     whole = [apply(network, rows.memory, rows.obs, rows.first)[0] for network in (state.network, state.target)]
     q, target_q = (np.asarray(x, np.float64) for x in whole)
@@ -156,7 +158,8 @@ def test_errors_and_priorities_of_sequences_are_those_by_hand_after_the_burn_in(
     for b in range(columns):
         errors = []
         for t in range(length):
-            known = t >= burn_in or rows.first[: t + 1, b].any()  # an episode that begins here has no past to burn in
+            # An episode that begins here has no past to burn in.
+            known = t >= burn_in or not burns[b] or rows.first[: t + 1, b].any()
             if not (rows.valid[t, b] and known):
                 continue
             target, k = 0.0, 0
@@ -173,6 +176,22 @@ def test_errors_and_priorities_of_sequences_are_those_by_hand_after_the_burn_in(
     _, metrics, given = jax.jit(algorithm.update)(state, drawn, jax.random.key(0))
     np.testing.assert_allclose(given, priorities, rtol=1e-4)
     np.testing.assert_allclose(metrics["loss"], np.mean(losses), rtol=1e-4)
+
+
+def test_every_step_of_a_sequence_is_in_the_loss_of_half_its_draws_at_least():
+    functions, _, state = prepare(experiment(network=GRU, burn_in=3))
+    rows, weight = sequences()
+    rows = rows._replace(first=np.zeros_like(rows.first), valid=np.ones_like(rows.valid))  # all within episodes
+    draws = [dqn.draw_burning(jax.random.key(number), len(weight), None) for number in range(60)]
+    errors = jax.jit(jax.vmap(lambda burns: functions.errors_of_sequences(state.network, state, rows, weight, burns)))
+    share = np.mean(errors(jnp.stack(draws)).weight > 0, axis=(0, 2))
+    np.testing.assert_allclose(share[:3], 0.5, atol=0.1)
+    assert np.all(share[3:] == 1)
+
+
+def test_devices_draw_the_same_burn_in_as_one():
+    together = jax.vmap(lambda _: dqn.draw_burning(jax.random.key(7), 4, "rows"), axis_name="rows")(jnp.arange(3))
+    assert together.ravel().tolist() == dqn.draw_burning(jax.random.key(7), 12, None).tolist()
 
 
 def test_no_gradient_goes_through_the_burn_in():

@@ -126,7 +126,7 @@ class DQN:
         def loss(network: Tree) -> tuple[jax.Array, Errors]:
             rows, weight = batch
             if isinstance(rows, Fragment):
-                errors = self.errors_of_sequences(network, state, rows, weight)
+                errors = self.errors_of_sequences(network, state, rows, weight, draw_burning(key, len(weight), axis))
             else:
                 errors = self.errors_of_steps(network, state, rows, weight)
             return jnp.sum(errors.weight * optax.huber_loss(errors.error)), errors
@@ -155,15 +155,17 @@ class DQN:
         error = jnp.where(weight > 0, target - q, 0.0)
         return Errors(error, q, weight, jnp.abs(error))
 
-    def errors_of_sequences(self, network: Tree, state: TrainState, rows: Fragment, weight: jax.Array) -> Errors:
-        """Of all steps [T, b] of sequences whose memory is known: by burn-in, or because their episode began here."""
+    def errors_of_sequences(
+        self, network: Tree, state: TrainState, rows: Fragment, weight: jax.Array, burns: jax.Array
+    ) -> Errors:
+        """Of the steps [T, b] of sequences: where one burns in, those after it, and those whose episode began here."""
         rows = without_last_words(rows, weight)
         q = self.unroll(network, rows)
         value = self.value(q, self.unroll(state.target, rows), rows.mask)
         ends = rows.terminated, rows.truncated
         target = n_step_returns(rows.reward, value, *ends, state.hyper["gamma"], self.config.n_step)
         began = jax.lax.cummax(rows.first[:-1].astype(jnp.int32), axis=0) > 0
-        known = began | (jnp.arange(len(began)) >= self.config.burn_in)[:, None]
+        known = began | ~burns | (jnp.arange(len(began)) >= self.config.burn_in)[:, None]
         weight = jnp.where(rows.valid & known, weight, 0.0)
         q = chosen(q[:-1], rows.action)
         error = jnp.where(weight > 0, jax.lax.stop_gradient(target) - q, 0.0)
@@ -199,6 +201,16 @@ class DQN:
         target = off_policy.track(state.target, network, hyper["tau"])
         counts = {"updates": state.updates + 1, "steps": state.steps + 1}
         return state._replace(network=network, target=target, optimizer=optimizer, **counts)
+
+
+def draw_burning(key: jax.Array, count: int, axis: str | None) -> jax.Array:
+    """Which of this device's sequences burn in: bool[count], half of all, whoever has them.
+
+    Not all, because sequences do not overlap: the steps that one burns in with are in no other, and what is never in a
+    loss may be anything. At other times they are trained on from the memory that their actor had.
+    """
+    begin = 0 if axis is None else jax.lax.axis_index(axis) * count
+    return keys.uniform(keys.row_keys(key, begin + jnp.arange(count), 0), ()) < 0.5
 
 
 def best(q: jax.Array, mask: jax.Array | None) -> jax.Array:

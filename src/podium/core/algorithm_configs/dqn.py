@@ -25,7 +25,7 @@ class DQNConfig(OffPolicyConfig):
     epsilon_decay: float = 0.2
     """Part of limits.total_steps in which it falls from the one to the other, after learning_starts."""
     burn_in: int = 0
-    """First steps of a sequence that only fill the memory of a recurrent network."""
+    """First steps of a sequence that only fill the memory of a recurrent network, at half of its draws."""
     max_grad_norm: float = 10.0
     """Gradients are scaled down to this norm."""
     schedule: Literal["constant", "linear"] = "constant"
