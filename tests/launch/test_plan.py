@@ -27,6 +27,14 @@ def test_the_mode_follows_the_environment_and_is_stored() -> None:
     assert "mode inline: the environment runs on the host" in draw(inline)
 
 
+def test_at_staleness_0_an_inference_worker_takes_one_slot_at_a_time_since_bits_change_with_the_batch() -> None:
+    def served(**topology: Any) -> Plan:
+        return make_plan(experiment("gymnasium:CartPole-v1", mode="served", actors=1, slots=4, **topology))
+
+    assert served(staleness=0).inference_rows == served(staleness=0, inference_batch=16).inference_rows == 4
+    assert (served(staleness=1).inference_rows, served(staleness=1, inference_batch=8).inference_rows) == (16, 8)
+
+
 def test_a_dispatch_of_many_updates_has_few_iterations() -> None:
     assert "1 device(s), 64 iteration(s) a dispatch" in draw(make_plan(experiment()))
     for ratio, iterations in ((1.0, 4), (0.25, 16)):

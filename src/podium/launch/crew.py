@@ -287,7 +287,7 @@ class Crew:
         reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
         self._stack.enter_context(closing(server))
         self._stack.enter_context(closing(reader))
-        rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
+        rows, wait_s = plan.inference_rows, topology.inference_wait_ms / 1e3
         return InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s), server.endpoint
 
     def _run(self, worker: Actor | MemberActor | InferenceWorker) -> None:

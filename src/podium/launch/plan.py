@@ -72,6 +72,14 @@ class Plan:
         """Environments in each slot."""
         return self.experiment.env.num_envs // self.slots
 
+    @property
+    def inference_rows(self) -> int:
+        """That an inference worker takes at once. At staleness 0 one slot's: which slots happen to ask at the same time
+        depends on the clock, and XLA's rows change in the last bit with the batch's size.
+        """
+        topology, num_envs = self.experiment.topology, self.experiment.env.num_envs
+        return self.rows if topology.staleness == 0 else topology.inference_batch or num_envs
+
 
 def make_plan(
     experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = (), learns: bool = True

@@ -222,7 +222,7 @@ def inference(context: WorkerContext) -> None:
         server = stack.enter_context(closing(transport.inference_server(layouts.request.schema, layouts.answer.schema)))
         reader = transport.parameter_reader(peer.endpoints["parameters"], layouts.params.schema)
         stack.enter_context(closing(reader))
-        rows, wait_s = topology.inference_batch or plan.experiment.env.num_envs, topology.inference_wait_ms / 1e3
+        rows, wait_s = plan.inference_rows, topology.inference_wait_ms / 1e3
         follow = Follow(context.member, [(peer, reader)])
         beat = Beat(context, watchdog)
         worker = InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s, beat, follow)
