@@ -23,7 +23,12 @@ def in_xla() -> Seen:
     return Tally.start(jnp.asarray(ROWS[:2])).add(jnp.asarray(ROWS), jnp.asarray(PLAYS)).seen(jnp.asarray(ROWS))
 
 
-@pytest.mark.parametrize("tally", [on_host, in_xla])
+def in_xla_from_bad_rows() -> Seen:
+    rows = jnp.asarray(ROWS)
+    return Tally.start(rows).add(rows, jnp.asarray(PLAYS)).seen(rows)
+
+
+@pytest.mark.parametrize("tally", [on_host, in_xla, in_xla_from_bad_rows])
 def test_rows_that_are_not_finite_or_not_played_are_left_out(tally) -> None:
     seen = tally()
     assert seen.weight.sum() == 2

@@ -232,8 +232,8 @@ def limit_reached(limits: LimitsConfig, counts: Counts, returns: Collection[floa
     if limits.wall_s is not None and counts.wall_s >= limits.wall_s:
         return "wall_s"
     target = limits.target_return
-    if target is not None and len(returns) == WINDOW and float(np.mean(list(returns))) >= target:
-        return "target_return"
+    if target is not None and len(returns) == WINDOW and target <= np.mean(list(returns)) < math.inf:
+        return "target_return"  # inf is no return, but a simulator that has lost its numbers
     return None
 
 

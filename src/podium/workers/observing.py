@@ -30,15 +30,23 @@ class Tally(NamedTuple):
 
     @classmethod
     def start(cls, obs: Tree) -> Self:
-        """Of nothing yet."""
-        around = jax.tree.map(lambda x: jnp.mean(x, axis=0) if is_float(x) else jnp.zeros(()), obs)
+        """Of nothing yet, around the mean of those that are finite."""
+        sound = _finite(obs)
+        share = sound / jnp.maximum(jnp.sum(sound), 1)
+
+        def middle(x: jax.Array) -> jax.Array:
+            if not is_float(x):
+                return jnp.zeros(())
+            weight = share.reshape(-1, *(1,) * (x.ndim - 1))
+            return jnp.sum(jnp.where(weight > 0, weight * x, 0.0), axis=0)
+
+        around = jax.tree.map(middle, obs)
         zeros = jax.tree.map(jnp.zeros_like, around)
         return cls(around, jnp.zeros(()), zeros, zeros)
 
     def add(self, obs: Tree, valid: jax.Array) -> Self:
         """Rows [n, ...], of which those that are not valid may be anything; those that are not finite are left out."""
-        for leaf in jax.tree.leaves(obs):
-            valid = valid & jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
+        valid = valid & _finite(obs)
 
         def distances(x: jax.Array, around: jax.Array) -> jax.Array:
             if not is_float(x):
@@ -114,6 +122,11 @@ def seen_shapes(observation: Tree) -> Seen:
         return jax.ShapeDtypeStruct((2, *spec.shape) if is_float(spec) else (2,), np.dtype(spec.dtype))
 
     return Seen(jax.ShapeDtypeStruct((2,), np.dtype(np.float32)), jax.tree.map(rows, observation))
+
+
+def _finite(obs: Tree) -> jax.Array:
+    """Which rows of [n, ...] are finite in every number."""
+    return jnp.stack([jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(obs)]).all(axis=0)
 
 
 def is_float(leaf: Any) -> bool:
