@@ -219,6 +219,27 @@ def test_an_own_batch_that_breaks_its_spec_is_named_by_its_seeds(how: str, messa
 
 
 @pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("save words", r"arrays and numbers only, not {'count': 'int64\(\)', 'how': '<U10\(\)'}"),
+        ("save more", r"it is float64\(1,\), and was float64\(0,\): its shape must not change"),
+        ("save late", r"it is float64\(2,\), and was None: its shape must not change"),
+    ],
+)
+def test_an_own_batch_that_saves_what_no_checkpoint_could_hold_is_told_at_once(how: str, message: str) -> None:
+    env = resolve(EnvConfig("envs.counting:make_batch", kwargs={"how": how})).make_host([6, 7])
+    env.reset()
+
+    def save_twice() -> None:
+        env.save()
+        env.step(np.zeros(2, int))
+        env.save()
+
+    with pytest.raises(EnvError, match=message):
+        save_twice()
+
+
+@pytest.mark.parametrize(
     ("module", "name", "line"),
     [
         ("envpool", "envpool:CartPole-v1", r'pip install "podium-rl\[envpool\]"'),

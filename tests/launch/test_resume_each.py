@@ -12,6 +12,7 @@ import pytest
 
 import podium
 from launch.commands import digest, timeless_rows
+from podium.launch.crew import Crew
 
 SMALL: dict[str, Any] = {
     "env.num_envs": 4,
@@ -65,6 +66,19 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(algorithm: str, mode: str, 
     assert half.summary["samples"]["unexplained"] == 0
     assert timeless_rows(half.path) == timeless_rows(whole.path)
     assert digest(half.path) == digest(whole.path)
+
+
+def test_a_checkpoint_without_the_environments_is_gone_on_from_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, settings = CASES["ppo"]
+    settings = SMALL | settings | workers("ppo")
+    with monkeypatch.context() as before:
+        before.setattr(Crew, "places", lambda self, updates: None)  # as Podium was before it kept them
+        run = podium.train("ppo", env, preset="none", set=settings, total_steps=200, root=tmp_path, progress=False)
+    podium.resume(run, total_steps=400, progress=False)
+    (note,) = run.summary["notes"]
+    assert note.endswith("the environments began new episodes")
 
 
 @pytest.mark.parametrize(

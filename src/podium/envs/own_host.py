@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from podium.core.errors import EnvError
@@ -17,6 +18,7 @@ ROWS = {
     "episode_length": np.int32,
 }
 """Fields of a TimeStep that have one number a row."""
+UNKNOWN = "unknown"
 
 
 class OwnHost(HostEnv):
@@ -31,6 +33,7 @@ class OwnHost(HostEnv):
         if getattr(env, "num_envs", None) != len(seeds) or not hasattr(env, "spec"):
             raise EnvError(f"{self._name}: a HostEnv must have a spec, and num_envs = {len(seeds)}")
         self.spec, self.num_envs, self.steps_in_send = env.spec, env.num_envs, env.steps_in_send
+        self._form: Tree = UNKNOWN  # of what it saves
 
     def reset(self) -> TimeStep:
         with blaming(f"{self._name} raised in reset"):
@@ -48,7 +51,14 @@ class OwnHost(HostEnv):
 
     def save(self) -> Tree | None:
         with blaming(f"{self._name} raised in save"):
-            return self._env.save()
+            saved = self._env.save()
+        form = describe_saved(saved)
+        if any(part.startswith(("object", "<U", "|S")) for part in jax.tree.leaves(form)):
+            raise EnvError(f"{self._name} in save: a checkpoint holds arrays and numbers only, not {form}")
+        if self._form not in (UNKNOWN, form):
+            raise EnvError(f"{self._name} in save: it is {form}, and was {self._form}: its shape must not change")
+        self._form = form
+        return saved
 
     def load(self, saved: Tree) -> TimeStep:
         with blaming(f"{self._name} raised in load"):
@@ -71,6 +81,16 @@ class OwnHost(HostEnv):
         if self.spec.masked:
             check_array(step.mask, (self.num_envs, self.spec.mask_size), np.bool_, f"{where}: mask")
         return step
+
+
+def describe_saved(saved: Tree) -> Tree:
+    """Dtype and shape of each leaf, as one line: "float32(4, 2)"."""
+
+    def line(leaf: Any) -> str:
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        return f"{array.dtype}{array.shape}"
+
+    return jax.tree.map(line, saved)
 
 
 def check_observation(spec: Observation, obs: Any, lead: tuple[int, ...], name: str) -> None:

@@ -13,6 +13,7 @@ from podium.core.specs import Action, Box, Discrete, EnvSpec, MultiDiscrete, Obs
 from podium.core.types import Tree
 from podium.envs.buffers import map_arrays
 from podium.envs.interface import HostEnv, JaxEnv, TimeStep
+from podium.envs.own_host import describe_saved
 
 MakeHostEnv = Callable[[list[int]], HostEnv]
 SEEDS = [11, 22, 33]
@@ -199,6 +200,8 @@ def check_saved(make: MakeHostEnv, script: Script) -> None:
         for actions in script.actions[half:]:
             env.step(actions)  # must leave alone what was saved
         other.reset()
+        form, fresh = describe_saved(saved), describe_saved(other.save())
+        expect(form == fresh, f"what is saved has the same shapes at any time: {form}, not {fresh}")
         steps = [copy_step(other.load(saved))] + [copy_step(other.step(actions)) for actions in script.actions[half:]]
     finally:
         env.close()

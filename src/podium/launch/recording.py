@@ -53,7 +53,12 @@ def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
     if not Checkpoints(directory.checkpoints).updates():
         return begin_anew(plan, directory)
     template = checkpoint_template(plan)
-    restored = restore(directory, template)
+    try:
+        restored = restore(directory, template)
+    except CheckpointError:
+        if template.pop("places", None) is None:
+            raise
+        restored = restore(directory, template)  # of a Podium that did not keep them yet
     counts = Counts(**restored.metadata)
     counts.notes += restored.notes
     if plan.in_one_process:
