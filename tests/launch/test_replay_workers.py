@@ -15,6 +15,10 @@ from podium.runs.metrics import read_metrics
 SETTINGS = {
     "env.num_envs": 4,
     "network.hidden": "[16]",
+    # Whole sequences with the memory that they start from: all that rows can be.
+    "network.memory": "gru",
+    "network.memory_size": 8,
+    "algorithm.burn_in": 4,
     "algorithm.fragment_length": 32,
     "algorithm.batch_size": 16,
     "algorithm.update_ratio": 0.125,
