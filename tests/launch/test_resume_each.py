@@ -24,7 +24,8 @@ SMALL: dict[str, Any] = {
 FRAGMENTS = {"algorithm.fragment_length": 8}
 REPLAY = FRAGMENTS | {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, "algorithm.learning_starts": 100}
 # Everything that a buffer can hold: priorities, sequences and the memory that they start from.
-SEQUENCES = {"network.memory": "gru", "algorithm.burn_in": 2, "algorithm.n_step": 3, "algorithm.priority_exponent": 0.6}
+SEQUENCES = {"algorithm.burn_in": 2, "algorithm.n_step": 3, "algorithm.priority_exponent": 0.6}
+SEQUENCES |= {"network.memory": "gru", "network.memory_size": 8}
 MEMBERS = {"algorithm.population": 8, "algorithm.episode_limit": 20}
 STEPS = 640
 
@@ -84,7 +85,6 @@ def test_a_checkpoint_without_the_environments_is_gone_on_from_and_that_is_said(
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings"),
     [
-        ("impala", "gymnasium:CartPole-v1", FRAGMENTS | {"network.memory": "lstm", "network.memory_size": 8}),
         ("dqn", "gymnasium:CartPole-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
         ("es", "gymnasium:CartPole-v1", MEMBERS | {"env.wrappers": ["time_limit(20)"]}),
     ],
