@@ -13,6 +13,7 @@ from podium.envs.host_from_jax import HostFromJax
 from podium.envs.interface import TimeStep
 from podium.envs.own_host import OwnHost
 from podium.envs.testing import BrokenPromiseError, check_host_env
+from podium.envs.wrappers import FrameStack
 
 
 class Bent(GymnasiumEnv):
@@ -71,11 +72,12 @@ def test_a_load_that_forgets_is_found() -> None:
         check_host_env(lambda seeds: Forgetful(make_counting_jax(end=3), seeds), steps=10)
 
 
-def test_what_an_own_batch_saves_reaches_the_checkpoint() -> None:
+def test_what_an_own_batch_saves_reaches_the_checkpoint_through_a_stack_of_frames_too() -> None:
     def make(seeds: list[int]) -> OwnHost:
         return OwnHost(HostFromJax(toy.make_catch(), seeds), seeds)
 
-    env = make([0])
-    env.reset()
-    assert env.save() is not None
-    check_host_env(make, steps=30)
+    for wrap in (lambda env: env, lambda env: FrameStack(env, 3)):
+        env = wrap(make([0]))
+        env.reset()
+        assert env.save() is not None
+        check_host_env(lambda seeds, wrap=wrap: wrap(make(seeds)), steps=30)

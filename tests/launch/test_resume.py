@@ -91,6 +91,37 @@ def test_a_run_that_is_done_asks_for_more_steps(finished: Path, capsys: pytest.C
     assert "--total-steps" in capsys.readouterr().err
 
 
+def test_a_run_killed_after_its_last_checkpoint_is_closed_and_no_step_is_made(finished: Path, tmp_path: Path) -> None:
+    run = copy(finished, tmp_path)
+    before, rows = podium.Run(run).summary, timeless_rows(run)
+    begun = {"status": "running", "env_steps": 0, "samples": dict.fromkeys(before["samples"], 0)}
+    (run / "summary.json").write_text(json.dumps(before | begun))
+    podium.resume(run, progress=False)
+    summary = podium.Run(run).summary
+    for key in ("status", "env_steps", "updates", "episode_return", "samples", "notes"):
+        assert summary[key] == before[key]
+    assert timeless_rows(run) == rows
+    assert digest(run) == digest(finished)
+    with pytest.raises(podium.ConfigError, match="give more with --total-steps"):
+        podium.resume(run, progress=False)
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_a_run_killed_in_its_last_evaluation_is_evaluated(actors: int, tmp_path: Path) -> None:
+    settings = tiny(topology__actors=actors, evaluation__episodes=2, topology__mode="inline")
+    run = podium.train("ppo", "podium:Catch-v0", total_steps=200, set=settings, root=tmp_path, progress=False)
+    before = run.summary
+    assert before["eval_return"] is not None
+    (run.path / "summary.json").write_text(json.dumps(before | {"eval_return": None}))
+    podium.resume(run, progress=False)
+    assert run.summary == before
+    (run.path / "summary.json").write_text(json.dumps(before | {"status": "running", "eval_return": None}))
+    podium.resume(run, progress=False)
+    for key in ("status", "env_steps", "eval_return", "notes"):
+        assert run.summary[key] == before[key]
+    assert run.summary["samples"]["unexplained"] == 0
+
+
 @pytest.mark.parametrize(("flag", "low", "high"), [("--target-return", "-1", "none"), ("--wall-s", "0.001", "1e6")])
 def test_a_run_that_ended_by_another_limit_asks_for_that_one_and_goes_on_with_it(
     flag: str, low: str, high: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,7 @@ import numpy as np
 from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
 from podium.core.specs import Array, EnvSpec, Observation
+from podium.core.types import Tree
 from podium.envs.buffers import allocate_observation, map_arrays
 from podium.envs.interface import HostEnv, TimeStep
 
@@ -82,7 +83,7 @@ class FrameStack(HostEnv):
     def __init__(self, env: HostEnv, count: int) -> None:
         self._env = env
         self._count = count
-        self.num_envs = env.num_envs
+        self.num_envs, self.steps_in_send = env.num_envs, env.steps_in_send
         self.spec = EnvSpec(stack_spec(env.spec.observation, count), env.spec.action, env.spec.masked, env.spec.agents)
         # three, because the newest is made from the one before, and that one must outlive the next send
         self._stacks = [allocate_observation(self.spec.observation, env.num_envs) for _ in range(3)]
@@ -98,6 +99,17 @@ class FrameStack(HostEnv):
 
     def recv(self) -> TimeStep:
         return self._stack(self._env.recv())
+
+    def save(self) -> Tree | None:
+        inner = self._env.save()
+        return None if inner is None else (inner, map_arrays(np.copy, self._stacks[self._newest]))
+
+    def load(self, saved: Tree) -> TimeStep:
+        inner, stack = saved
+        step = self._env.load(inner)
+        map_arrays(np.copyto, self._stacks[self._newest], stack)
+        self._ended = step.terminated | step.truncated
+        return step._replace(obs=self._stacks[self._newest])
 
     def render(self) -> np.ndarray:
         return self._env.render()

@@ -21,7 +21,7 @@ from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.progress import Progress
-from podium.runs.recorder import Counts, OnReport, Recorder
+from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
 from podium.runs.summary import Samples, Status, Summary, read_summary, write_summary
 from podium.runs.trackers import used_trackers
 
@@ -63,12 +63,20 @@ def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
     counts.notes += restored.notes
     if plan.in_one_process:
         book_what_is_lost(counts, directory)
+    said = f"going on from checkpoint {restored.update}, at {counts.env_steps:,} steps"
+    if is_over(plan, counts):
+        said = f"checkpoint {restored.update} is the last one: nothing is left to train"
+        return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
     if plan.experiment.topology.replay_workers:
         counts.notes.append(f"resumed at update {counts.updates}: the replay workers began empty")
     if plan.mode != "fused" and "places" not in template:
         counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
-    said = f"going on from checkpoint {restored.update}, at {counts.env_steps:,} steps"
     return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
+
+
+def is_over(plan: Plan, counts: Counts) -> bool:
+    """Whether these counts have reached one of the run's limits."""
+    return limit_reached(plan.experiment.limits, counts, counts.last_returns) is not None
 
 
 def checkpoint_template(plan: Plan) -> dict[str, Tree]:

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from podium.launch.calibration import settle
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
 from podium.launch.figures import exposed
 from podium.launch.plan import Plan
-from podium.launch.recording import Beginning, begin, begin_again, record
+from podium.launch.recording import Beginning, begin, begin_again, is_over, record
 from podium.launch.restore import restore
+from podium.runs.books import next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
@@ -74,11 +76,19 @@ def resume(
         with directory.write_alone():
             pass  # if the launcher of before was killed, its learner writes a last checkpoint
         beginning = begin_again(plan, directory)
-        _refuse_ended(plan, directory, beginning.counts)
+        if not _lacks_its_end(plan, directory):
+            _refuse_ended(plan, directory, beginning.counts)
         if not plan.in_one_process:
             cut_tail(directory.metrics, beginning.counts.updates)  # the learner would, but we follow the file before
         _write_experiment(directory, plan.experiment)
         _run(plan, directory, beginning, None, on_report, progress, metrics_port)
+
+
+def _lacks_its_end(plan: Plan, directory: RunDirectory) -> bool:
+    """Whether a run was ended between its last checkpoint and the last line of its summary."""
+    summary = read_summary(directory.path) or {}
+    unplayed = plan.experiment.evaluation.episodes > 0 and summary.get("eval_return") is None
+    return summary.get("status") != "done" or unplayed
 
 
 def _refuse_ended(plan: Plan, directory: RunDirectory, counts: Counts) -> None:
@@ -122,7 +132,9 @@ def _run(
             for note in (*plan.notes, *beginning.notes, f"run {directory.path}"):
                 bar.say(note)
             watch = figures.watched_by(on_report)
-            if plan.in_one_process:
+            if is_over(plan, beginning.counts):
+                _close_books(plan, directory, beginning, bar, interrupt)
+            elif plan.in_one_process:
 
                 def run(recorder: Recorder) -> Tree:
                     return training.run(plan, recorder, bar, beginning.state)
@@ -131,6 +143,23 @@ def _run(
             else:
                 distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, figures)
         _finish(plan, directory, bar)
+
+
+def _close_books(
+    plan: Plan, directory: RunDirectory, beginning: Beginning, bar: Progress, interrupt: threading.Event
+) -> None:
+    """Of a run that was ended after its last checkpoint: nothing is left to train."""
+    if (read_summary(directory.path) or {}).get("status") == "done":
+        return
+
+    def end(recorder: Recorder) -> Tree:
+        if not plan.in_one_process:
+            since = next_incarnation(directory.ledger)
+            recorder.tally = lambda: tally(directory.ledger, since)
+        recorder.ended = "done"
+        return beginning.state["train"]
+
+    record(plan, directory, beginning, bar, interrupt, None, end)
 
 
 def _command_line() -> str:
