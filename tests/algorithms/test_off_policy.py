@@ -1,11 +1,15 @@
-"""What algorithms of drawn rows share: here, what they say of actions that they cannot choose."""
+"""What algorithms of drawn rows share: what they say of actions that they cannot choose, and what they report."""
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from podium.algorithms import registry
+from podium.algorithms.algorithm import Drawn, Transitions
+from podium.algorithms.descent import start
+from podium.algorithms.off_policy import regress, weigh
 from podium.core.algorithm_configs import ALGORITHMS
 from podium.core.config import EnvConfig, Experiment
 from podium.core.errors import ConfigError
@@ -35,3 +39,23 @@ def test_who_is_named_in_place_of_a_refused_algorithm_can_choose_the_actions(nam
     assert len(others) >= 2
     for other in others:
         make(other, spec)
+
+
+def test_an_environment_without_actions_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match="there is nothing to choose"):
+        make("sac", EnvSpec(Array((3,)), Box((0,), (), ())))
+
+
+def test_losses_are_weighed_for_priorities_and_what_is_reported_is_a_plain_mean():
+    rows = Transitions(*[np.zeros(4, np.float32)] * 8)
+    rows, share = weigh(Drawn(rows, np.array([1.0, 0.5, 0.5, 0.0], np.float32)), axis=None)
+    assert share.weighed.tolist() == pytest.approx([1 / 3, 1 / 6, 1 / 6, 0])
+    assert share.plain.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+
+    def apply(value, obs, action):
+        return value * jnp.array([[1.0, 2.0, 3.0, 4.0]] * 2)
+
+    critics = start(jnp.float32(2.0))
+    _, metrics, _ = regress(critics, apply, rows, share, jnp.zeros((1, 4)), jnp.zeros(4), jnp.float32(0.1), axis=None)
+    assert float(metrics["q"]) == pytest.approx((2 + 4 + 6) / 3)
+    assert float(metrics["critic_loss"]) == pytest.approx(2 * 0.5 * (4 / 3 + 16 / 6 + 36 / 6))

@@ -94,7 +94,7 @@ def test_the_policys_loss_is_the_one_by_hand_with_the_critics_just_trained(updat
     action, log_prob = sample_by_hand(state.policy.params, rows.obs, key)
     value = critics_by_hand(after.critics.params, rows.obs, action).min(axis=0)
     np.testing.assert_allclose(metrics["policy_loss"], np.mean(weight * (0.3 * log_prob - value)), rtol=1e-4)
-    np.testing.assert_allclose(metrics["entropy"], -np.mean(weight * log_prob), rtol=1e-4)
+    np.testing.assert_allclose(metrics["entropy"], -np.mean(log_prob), rtol=1e-4)
     np.testing.assert_allclose(metrics["temperature"], 0.3, rtol=1e-6)
 
 

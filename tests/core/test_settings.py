@@ -140,7 +140,8 @@ MISTAKES = [
     ("env.num_envs=2.5", "env.num_envs = 2.5: must be a whole number"),
     ("network.activation=gelu", "network.activation = 'gelu': must be one of tanh, relu, swish, elu"),
     ("network.hidden=[64,0]", "network.hidden = (64, 0): must be widths of at least 1, such as [64, 64]"),
-    ("algorithm.learning_rate=nan", "algorithm.learning_rate = nan: must be at least 0"),
+    ("algorithm.learning_rate=nan", "algorithm.learning_rate = nan: must be a finite number"),
+    ("algorithm.value_coef=inf", "algorithm.value_coef = inf: must be a finite number"),
     ("seed=-1", "seed = -1: must be at least 0"),
     ("seed", "--set seed: must be KEY=VALUE, such as algorithm.learning_rate=1e-3"),
     ("env.id=Other", "env.id is given twice, as CartPole-v1 and Other: leave one of them out"),
@@ -152,6 +153,21 @@ def test_a_mistake_is_one_line_that_says_what_is_right(override: str, line: str)
     with pytest.raises(ConfigError) as caught:
         resolve("ppo", "CartPole-v1", overrides=[override])
     assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("update_ratio=inf", "update_ratio = inf: must be more than 0 and at most 1,000"),
+        ("target_entropy=nan", "target_entropy = nan: must be a finite number"),
+        ("temperature=inf", "temperature = inf: must be a finite number"),
+        ("batch_size=1e12", "batch_size = 1000000000000: must be from 1 to algorithm.buffer_size"),
+    ],
+)
+def test_numbers_that_no_training_can_use_are_refused(override: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("sac", "Pendulum-v1", overrides=[f"algorithm.{override}"])
+    assert str(caught.value) == f"algorithm.{line}"
 
 
 def test_mistakes_in_a_file_are_told_the_same_way(tmp_path: Path) -> None:

@@ -42,6 +42,15 @@ def test_a_run_ends_when_its_seconds_are_over(env: str, tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
+def test_a_run_ends_when_its_seconds_are_over_though_its_first_fragment_is_not_full(tmp_path: Path) -> None:
+    settings = tiny(limits__wall_s=1.0, algorithm__fragment_length=100_000, algorithm__minibatch_size=100_000)
+    run = train("gymnasium:CartPole-v1", tmp_path, set=settings)
+    assert run.summary["status"] == "done"
+    assert run.summary["updates"] == 0
+    assert run.summary["wall_s"] >= 1.0
+    assert run.summary["samples"]["unexplained"] == 0
+
+
 @MODES
 def test_a_run_ends_at_its_target_return_over_a_hundred_episodes(env: str, tmp_path: Path) -> None:
     run = train(env, tmp_path, set=tiny(limits__target_return=-1.0, topology__dispatch=4))

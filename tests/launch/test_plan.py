@@ -7,7 +7,7 @@ import pytest
 
 from envs.counting import Picture
 from podium.core.algorithm_configs import DQNConfig, ESConfig, IMPALAConfig, PPOConfig
-from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
+from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch.plan import Plan, draw, make_plan
 
@@ -99,6 +99,19 @@ def test_replay_workers_cannot_take_turns_with_the_learner() -> None:
     asked = experiment("gymnasium:CartPole-v1", actors=2, replay_workers=2, staleness=0)
     with pytest.raises(ConfigError, match=r"topology.staleness = 0: must be at least 1 with topology.replay_workers"):
         make_plan(replace(asked, algorithm=DQNConfig(fragment_length=8, batch_size=16)))
+
+
+def test_random_play_that_outlasts_the_run_is_said_or_refused_where_nothing_would_be_reported() -> None:
+    config = DQNConfig(fragment_length=8, batch_size=16, learning_starts=500)
+    asked = replace(experiment("gymnasium:CartPole-v1", actors=2), algorithm=config)
+    for steps, said in ((500, True), (501, False)):
+        notes = make_plan(replace(asked, limits=LimitsConfig(total_steps=steps))).notes
+        assert (
+            any(note.startswith("nothing will be learned: algorithm.learning_starts = 500") for note in notes) == said
+        )
+    shards = replace(asked, topology=replace(asked.topology, replay_workers=2))
+    with pytest.raises(ConfigError, match=r"learning_starts = 500: with .* must be less than limits.total_steps = 500"):
+        make_plan(replace(shards, limits=LimitsConfig(total_steps=500)))
 
 
 @pytest.mark.parametrize(("shape", "said"), [((20, 16), True), ((20,), False)], ids=["pictures", "bytes as floats"])

@@ -59,6 +59,28 @@ def test_replay_workers_learner_and_actors_may_die_and_every_step_is_explained(t
     assert summary["staleness"]["max"] >= summary["staleness"]["mean"] > 0, "nobody waits for the newest version"
 
 
+def test_when_all_die_what_came_after_the_checkpoint_is_undone(tmp_path: Path) -> None:
+    small = SETTINGS | {"network.memory": "none", "algorithm.burn_in": 0, "topology.actors": 1}
+    small |= {"topology.replay_workers": 1, "checkpoint.every_updates": 10_000}
+    command = ["train", "dqn", "gymnasium:CartPole-v1", "--name", "run", "--total-steps", "3000"]
+    process = start(*command, *flags(small), cwd=tmp_path)
+    run = tmp_path / "runs" / "run"
+    assert wait_until(lambda: last_step(run) >= 600, process), (tmp_path / "said").read_text()
+    process.kill()  # first, so that nobody is started again
+    for pid in pids(run):
+        os.kill(pid, signal.SIGKILL)  # a learner that outlives its launcher writes a last checkpoint
+    process.wait(LIMIT_S)
+    again = start("resume", "run", cwd=tmp_path)
+    assert again.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
+    summary = json.loads((run / "summary.json").read_text())
+    samples, known = summary["samples"], summary["env_steps"]
+    assert samples["unexplained"] == 0
+    assert samples["undone"] >= 600
+    # Of a round's 128 steps, it may have taken in: those of two rounds drawn, of two ahead, and of a last fragment.
+    assert 3_000 <= known <= samples["trained"] <= known + 5 * 128
+    assert summary["wall_s"] > summary["compile_s"]
+
+
 def last_step(run: Path) -> int:
     """Of the last report."""
     rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
@@ -66,7 +88,11 @@ def last_step(run: Path) -> int:
 
 
 def kill(run: Path, role: str, dice: random.Random) -> None:
+    os.kill(dice.choice(pids(run, role)), signal.SIGKILL)
+
+
+def pids(run: Path, *roles: str) -> list[int]:
+    """Of the workers with one of these roles, or of all."""
     status = read_status(run / "workers.json")
     assert status is not None
-    pids = [worker.pid for worker in status.workers if worker.role == role and worker.pid]
-    os.kill(dice.choice(pids), signal.SIGKILL)
+    return [worker.pid for worker in status.workers if worker.pid and (worker.role in roles or not roles)]

@@ -5,19 +5,21 @@ import sys
 import textwrap
 from pathlib import Path
 
-from podium.runs.books import ActorLedger, Booking, Books, balance, next_incarnation, tally
+from podium.runs.books import ActorLedger, Booking, Books, balance, go_back, next_incarnation, tally
 from podium.runs.summary import Samples
 
 
-def produce(ledger: ActorLedger, *fragments: int, unfinished: int = 0, ends: bool = True) -> list[Booking]:
-    """An actor that makes fragments of so many steps; the life's name is "0.0"."""
+def produce(
+    ledger: ActorLedger, *fragments: int, unfinished: int = 0, ends: bool = True, life: str = "0.0"
+) -> list[Booking]:
+    """An actor that makes fragments of so many steps."""
     bookings = []
     for steps in fragments:
         ledger.produced += steps
         sequence = ledger.fragments
         ledger.commit(sequence, steps)
         before = bookings[-1].produced if bookings else ledger.produced - steps
-        bookings.append(Booking("0.0", sequence, steps, before + steps))
+        bookings.append(Booking(life, sequence, steps, before + steps))
     ledger.produced += unfinished
     if ends:
         ledger.end(unfinished)
@@ -135,6 +137,20 @@ def test_a_learner_that_goes_back_to_its_checkpoint_undoes_what_came_after(tmp_p
     samples = tally(tmp_path)
     assert samples == Samples(produced=60, trained=10, undone=50)
     assert samples.unexplained == 0
+
+
+def test_what_replay_workers_took_in_beyond_a_checkpoint_is_undone_when_all_begin_empty(tmp_path: Path) -> None:
+    for shard in range(2):
+        books = Books(tmp_path, f"replay-{shard}")
+        for booking in produce(ActorLedger.create(tmp_path, shard, 0), 30, 50, life=f"{shard}.0"):
+            books.arrive(booking)
+            books.trained([booking])
+        books.close()
+    go_back(tmp_path, trained=100)
+    assert tally(tmp_path) == Samples(produced=160, trained=100, undone=60)
+    go_back(tmp_path, trained=100)  # a second time there is nothing to undo
+    go_back(tmp_path, trained=40)
+    assert tally(tmp_path) == Samples(produced=160, trained=40, undone=120)
 
 
 def test_both_ledgers_outlive_a_kill(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def bench(request: pytest.FixtureRequest):
             for i in range(2)
         ]
         slots = more[0] if more else 2
-        assembler = Assembler(receiver, books, layouts, slots, staleness, first)
+        assembler = Assembler(receiver, books, layouts, slots, staleness, first, *more[1:])
         yield Bench(layouts, books, assembler, senders, [0, 0])
         for sender in senders:
             sender.close()
@@ -144,6 +144,14 @@ def test_what_a_dead_learners_policy_collected_is_stale(bench: Bench) -> None:
     assert batch is not None
     assert sorted(rewards(batch)) == [1.0, 1.0, 2.0, 2.0]
     assert bench.books.account.stale == LENGTH * ROWS
+
+
+@pytest.mark.parametrize("bench", [(2, Version(1, 5), 1, True)], indirect=True)
+def test_what_a_dead_learners_policy_collected_is_replayed_and_not_younger_than_new(bench: Bench) -> None:
+    bench.send(0, slot=0, version=Version(0, 9), value=1.0, versions=[2, 5, 9, 9])
+    batch = bench.assembler.next(timeout=1)
+    assert batch is not None
+    assert batch.ages.tolist() == [3, 3, 0, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("bench", [(1, Version(0, 0))], indirect=True)

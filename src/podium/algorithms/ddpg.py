@@ -14,7 +14,7 @@ from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
 from podium.algorithms.descent import Part, descend, start
-from podium.algorithms.off_policy import ActionBox
+from podium.algorithms.off_policy import ActionBox, Share
 from podium.core.algorithm_configs import DDPGConfig
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
@@ -111,7 +111,7 @@ class DDPG:
         return bootstrapped_returns(rows.rewards, rows.steps, next_value, rows.terminated, state.hyper["gamma"])
 
     def train_critics(
-        self, state: TrainState, rows: Transitions, share: jax.Array, target: jax.Array, axis: str | None
+        self, state: TrainState, rows: Transitions, share: Share, target: jax.Array, axis: str | None
     ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
         action, rate = self.box.to_unit(rows.action), state.hyper["learning_rate"]
         critics, metrics, priorities = off_policy.regress(
@@ -119,12 +119,12 @@ class DDPG:
         )
         return state._replace(critics=critics), metrics, priorities
 
-    def train_policy(self, state: TrainState, rows: Transitions, share: jax.Array, axis: str | None) -> TrainState:
+    def train_policy(self, state: TrainState, rows: Transitions, share: Share, axis: str | None) -> TrainState:
         """A step towards actions that the first critic values more; then the targets follow both networks."""
 
         def loss(policy: Tree) -> jax.Array:
             value = self.critics.apply_first(state.critics.params, rows.obs, self.choose(policy, rows.obs))
-            return -jnp.sum(share * value)
+            return -jnp.sum(share.weighed * value)
 
         policy_loss, gradient = add_up(jax.value_and_grad(loss)(state.policy.params), axis)
         policy = descend(state.policy, gradient, state.hyper["learning_rate"])

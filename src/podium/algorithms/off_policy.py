@@ -1,13 +1,14 @@
 """What algorithms of drawn rows share: experience, units of actions, weights of rows, Adam, target networks.
 
 box = make_box(spec, "sac")
-rows, share = weigh(drawn, axis)                   # sums over rows with these shares are means over all devices
+rows, share = weigh(drawn, axis)                   # sums over rows with a share are means over all devices
 critics, metrics, priorities = regress(critics, apply, rows, share, box.to_unit(rows.action), target, rate, axis)
 targets = track(targets, critics.params, tau)
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,8 @@ def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:
         raise ConfigError(
             f"algorithm.name = {algorithm!r}: needs continuous actions, but they are {action}; use {others}"
         )
+    if not action.size:
+        raise ConfigError(f"env: its actions are {action}: there is nothing to choose")
     if not action.is_bounded:
         bounds = f"needs actions with finite bounds, but they are {action}"
         raise ConfigError(f"algorithm.name = {algorithm!r}: {bounds}; use ppo or a2c")
@@ -91,19 +94,26 @@ def experience(config: OffPolicyConfig, sequences: bool = False) -> Replay:
     )
 
 
-def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, jax.Array]:
-    """The rows, and the share of each in a mean over all rows that count, on all devices.
+class Share(NamedTuple):
+    """Of each row [B] in a mean over all rows that count, on all devices."""
+
+    weighed: jax.Array  # by the weights that correct for priorities: in losses
+    plain: jax.Array  # all alike: in what is reported
+
+
+def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, Share]:
+    """The rows, and the share of each.
 
     Rows of weight 0 hold zeros then: whatever they held, NaN too, is out of every product.
     """
     counts = drawn.weight > 0
     assert isinstance(drawn.rows, Transitions)
-    total = add_up(jnp.sum(counts, dtype=jnp.float32), axis)
-    return blank(~counts, drawn.rows), jnp.where(counts, drawn.weight, 0.0) / jnp.maximum(total, 1.0)
+    total = jnp.maximum(add_up(jnp.sum(counts, dtype=jnp.float32), axis), 1.0)
+    return blank(~counts, drawn.rows), Share(jnp.where(counts, drawn.weight, 0.0) / total, counts / total)
 
 
 def regress(
-    critics: Part, apply: Callable, rows: Transitions, share: jax.Array, action: jax.Array, target: jax.Array,
+    critics: Part, apply: Callable, rows: Transitions, share: Share, action: jax.Array, target: jax.Array,
     rate: jax.Array, axis: str | None,
 ) -> tuple[Part, dict[str, jax.Array], jax.Array]:  # fmt: skip
     """A step of every critic towards target[B]; metrics, and the mean of their absolute errors as priorities[B].
@@ -114,8 +124,8 @@ def regress(
     def loss(params: Tree) -> tuple[jax.Array, tuple]:
         value = apply(params, rows.obs, action)
         error = value - target
-        total = 0.5 * jnp.sum(share * error**2)
-        metrics = {"critic_loss": total, "q": jnp.sum(share * value) / len(value)}
+        total = 0.5 * jnp.sum(share.weighed * error**2)
+        metrics = {"critic_loss": total, "q": jnp.sum(share.plain * value) / len(value)}
         return total, (metrics, jnp.mean(jnp.abs(error), axis=0))
 
     gradient, (metrics, priorities) = jax.grad(loss, has_aux=True)(critics.params)

@@ -15,7 +15,7 @@ from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
 from podium.algorithms.descent import Part, descend, start
-from podium.algorithms.off_policy import ActionBox
+from podium.algorithms.off_policy import ActionBox, Share
 from podium.core.algorithm_configs import SACConfig
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
@@ -146,14 +146,14 @@ class SAC:
         return bootstrapped_returns(rows.rewards, rows.steps, soft_value, rows.terminated, state.hyper["gamma"])
 
     def policy_loss(
-        self, policy: Tree, critics: Tree, temperature: jax.Array, rows: Transitions, share: jax.Array, key: jax.Array
+        self, policy: Tree, critics: Tree, temperature: jax.Array, rows: Transitions, share: Share, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """E[α log π(a|s) - min q(s, a)] of actions that gradients flow through; metrics, and the entropy's surplus."""
         action, log_prob = self.sample(policy, rows.obs, key)
         value = jnp.min(self.critics.apply(critics, rows.obs, action), axis=0)
-        loss = jnp.sum(share * (temperature * log_prob - value))
-        metrics = {"policy_loss": loss, "entropy": -jnp.sum(share * log_prob)}
-        return loss, (metrics, jnp.sum(share * (-log_prob - self.target_entropy)))
+        loss = jnp.sum(share.weighed * (temperature * log_prob - value))
+        metrics = {"policy_loss": loss, "entropy": -jnp.sum(share.plain * log_prob)}
+        return loss, (metrics, jnp.sum(share.weighed * (-log_prob - self.target_entropy)))
 
     def adapt(self, state: TrainState, surplus: jax.Array) -> Part:
         """The temperature falls where the entropy is above its target, and rises where it is below.

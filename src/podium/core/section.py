@@ -1,5 +1,6 @@
 """What every part of the configuration tree is."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,3 +17,9 @@ class Section:
         """Raise ConfigError naming the field, its value and what would be right, unless it holds."""
         if not holds:
             raise ConfigError(f"{self.SECTION}.{name} = {getattr(self, name)!r}: must be {right}")
+
+    def require_finite(self, *names: str) -> None:
+        """The same for numbers that must be neither nan nor inf; None is no number."""
+        for name in names:
+            value = getattr(self, name)
+            self.require(name, value is None or math.isfinite(value), "a finite number")

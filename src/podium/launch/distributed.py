@@ -17,7 +17,7 @@ from podium.orchestrator import backends
 from podium.orchestrator.program import check
 from podium.orchestrator.supervisor import Outcome, Supervisor
 from podium.protocol.shm.directories import create_directory, sweep
-from podium.runs.books import next_incarnation, tally
+from podium.runs.books import go_back, next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.progress import Progress
 from podium.runs.recorder import OnReport
@@ -46,6 +46,8 @@ def run(
     """Run a plan's program to its end; raises if it failed."""
     sweep()
     since = next_incarnation(directory.ledger)
+    if plan.experiment.topology.replay_workers:
+        go_back(directory.ledger, beginning.counts.env_steps)
     _begin_summary(plan, directory, beginning, since)
     tail = Tail(directory.metrics, beginning.counts.updates)
     owned = create_directory(f"{directory.name[:100]}-{os.getpid()}-{secrets.token_hex(3)}")

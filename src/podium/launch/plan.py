@@ -175,8 +175,13 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
 
 
 def _note_idle(experiment: Experiment, spec: EnvSpec) -> tuple[str, ...]:
-    """Settings that this environment gives nothing to do."""
-    config = experiment.algorithm
+    """Settings that this experiment gives nothing to do."""
+    config, limits = experiment.algorithm, experiment.limits
+    if isinstance(config, OffPolicyConfig) and config.learning_starts >= limits.total_steps:
+        return (
+            f"nothing will be learned: algorithm.learning_starts = {config.learning_starts:,} is not less than "
+            f"limits.total_steps = {limits.total_steps:,}",
+        )
     asked = isinstance(config, ESConfig) and config.normalize_observations
     if asked and all(part.dtype == "uint8" for part in jax.tree.leaves(spec.observation)):
         return (
@@ -210,6 +215,11 @@ def _check_replay_workers(experiment: Experiment, algorithm: Algorithm, actors: 
     if experiment.topology.staleness == 0:  # before learning starts there is no newer version to wait for
         raise ConfigError(
             "topology.staleness = 0: must be at least 1 with topology.replay_workers, which nobody waits for"
+        )
+    if algorithm.experience.starts >= experiment.limits.total_steps:
+        raise ConfigError(
+            f"algorithm.learning_starts = {algorithm.experience.starts}: with topology.replay_workers it must be less "
+            f"than limits.total_steps = {experiment.limits.total_steps}, since nothing is reported before"
         )
     if algorithm.experience.batch_size % workers:
         raise ConfigError(f"{where} must divide algorithm.batch_size = {algorithm.experience.batch_size}")

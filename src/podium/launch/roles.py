@@ -71,6 +71,10 @@ def learner(context: WorkerContext) -> None:
             def count() -> Samples:
                 return tally(run.ledger, payload["since"], running=True)
 
+            def is_fed(timeout: float) -> bool:
+                # Replay workers give nothing before learning starts, but its steps count, and so must its time.
+                return worker.wait(timeout) or (isinstance(worker, ReplayLearner) and count().produced > 0)
+
             recorder.tally = count
             watchdog.be_patient()
             began = time.monotonic()
@@ -80,7 +84,7 @@ def learner(context: WorkerContext) -> None:
             with worker:
                 # Actors import and compile, too: neither is part of the rate.
                 limit_s = max(DATA_LIMIT_S, 2 * plan.experiment.limits.hang_s)
-                wait_for_data(worker.wait, lambda: count().produced, context.stop, limit_s, watchdog.be_patient)
+                wait_for_data(is_fed, lambda: count().produced, context.stop, limit_s, watchdog.be_patient)
                 recorder.start(time.monotonic() - began)
                 training.learn(worker, recorder, watchdog, WorkerFigures(context, run, worker))
                 watchdog.be_patient()  # the last checkpoint

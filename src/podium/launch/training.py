@@ -203,7 +203,7 @@ def learn(
             # A signal to the whole group may end the environments' processes before it ends us.
             if not recorder.end_if_interrupted():
                 raise
-        if learned is None and not recorder.end_if_interrupted():
+        if learned is None and not (recorder.end_if_interrupted() or recorder.end_if_time_is_up()):
             continue
         if recorder.checkpoint_due() or recorder.ended is not None:
             state = {"train": learner.state, "store": learner.store}

@@ -226,6 +226,16 @@ def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
     return balance(account, ledgers, since, running)
 
 
+def go_back(directory: Path, trained: int) -> None:
+    """Replay workers begin empty, for a learner whose checkpoint knows of so many steps: what they took in beyond those
+    is undone. That is booked with the learner, who takes in nothing himself."""
+    beyond = tally(directory).trained - trained
+    if beyond > 0:
+        books = Books(directory)
+        books.open(books.account.trained - beyond)
+        books.close()
+
+
 def merge(accounts: Sequence[Account]) -> Account:
     """All of them as one: each life of an actor is in one of them."""
     return Account(

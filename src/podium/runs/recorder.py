@@ -146,6 +146,13 @@ class Recorder:
             self.ended = "interrupted"
         return self._interrupt.is_set()
 
+    def end_if_time_is_up(self) -> bool:
+        """Whether `limits.wall_s` has passed, where no report comes that would say so; the run then ends."""
+        now, limit = self._wall_before + time.monotonic() - self._began, self._experiment.limits.wall_s
+        if limit is not None and now >= limit:
+            self.counts.wall_s, self.ended = now, "done"
+        return self.ended is not None
+
     def checkpoint_due(self) -> bool:
         """Whether the configured time or number of updates has passed since the last one."""
         config = self._experiment.checkpoint

@@ -118,7 +118,8 @@ class Assembler:
             releases=[part.release for part in parts],
             episodes=list(zip(returns.tolist(), lengths.tolist(), strict=True)),
             steps=sum(booking.steps - booking.stale for booking in bookings),
-            ages=self._update - 1 - fragment.version[fragment.valid],
+            # A learner that was restored may have fewer updates behind it than the policy that acted.
+            ages=np.maximum(self._update - 1 - fragment.version[fragment.valid], 0),
         )
 
 

@@ -41,5 +41,6 @@ class A2CConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_finite("entropy_coef", "value_coef", "log_std")
         self.require("gae_lambda", 0 <= self.gae_lambda <= 1, "between 0 and 1")
         self.require("max_grad_norm", self.max_grad_norm > 0, "more than 0")

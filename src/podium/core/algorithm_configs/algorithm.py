@@ -24,6 +24,7 @@ class AlgorithmConfig(Section):
     """Steps of each environment between two updates (T)."""
 
     def __post_init__(self) -> None:
+        self.require_finite("learning_rate")
         self.require("learning_rate", self.learning_rate >= 0, "at least 0")
         self.require("gamma", 0 <= self.gamma <= 1, "between 0 and 1")
         self.require("fragment_length", self.fragment_length >= 1, "at least 1")

@@ -20,4 +20,5 @@ class DDPGConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_finite("noise")
         self.require("noise", self.noise >= 0, "at least 0")

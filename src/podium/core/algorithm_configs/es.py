@@ -32,6 +32,7 @@ class ESConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_finite("sigma", "weight_decay", "action_noise")
         self.require("population", self.population >= 2 and self.population % 2 == 0, "even and at least 2")
         self.require("sigma", self.sigma > 0, "more than 0")
         self.require("weight_decay", self.weight_decay >= 0, "at least 0")

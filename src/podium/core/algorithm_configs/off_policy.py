@@ -34,12 +34,12 @@ class OffPolicyConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("batch_size", self.batch_size >= 1, "at least 1")
+        self.require("batch_size", 1 <= self.batch_size <= self.buffer_size, "from 1 to algorithm.buffer_size")
         self.require("buffer_size", self.buffer_size >= self.fragment_length, "at least algorithm.fragment_length")
         self.require(
             "learning_starts", 0 <= self.learning_starts <= self.buffer_size, "from 0 to algorithm.buffer_size"
         )
-        self.require("update_ratio", self.update_ratio > 0, "more than 0")
+        self.require("update_ratio", 0 < self.update_ratio <= 1_000, "more than 0 and at most 1,000")
         self.require("n_step", 1 <= self.n_step <= self.fragment_length, "from 1 to algorithm.fragment_length")
         self.require("tau", 0 < self.tau <= 1, "more than 0 and at most 1")
         self.require("exploration_spread", 0 < self.exploration_spread <= 1, "more than 0 and at most 1")

@@ -54,6 +54,7 @@ class PPOConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_finite("entropy_coef", "value_coef", "log_std", "kl_target")
         self.require("num_epochs", self.num_epochs >= 1, "at least 1")
         self.require("minibatch_size", self.minibatch_size >= 1, "at least 1")
         self.require("gae_lambda", 0 <= self.gae_lambda <= 1, "between 0 and 1")

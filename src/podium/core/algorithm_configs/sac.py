@@ -20,4 +20,5 @@ class SACConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_finite("temperature", "target_entropy")
         self.require("temperature", self.temperature is None or self.temperature >= 0, "at least 0")

@@ -22,6 +22,7 @@ class TD3Config(DDPGConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_finite("target_noise")
         self.require("target_noise", self.target_noise >= 0, "at least 0")
         self.require("target_noise_clip", self.target_noise_clip >= 0, "at least 0")
         self.require("policy_delay", self.policy_delay >= 1, "at least 1")
