@@ -1,5 +1,6 @@
 """A run that cannot go on says why, exits with 1, and keeps what was good."""
 
+import math
 import re
 import threading
 from pathlib import Path
@@ -11,10 +12,13 @@ import podium
 from launch import commands, faulty
 from launch.commands import checkpoints, flags, tiny
 from podium.cli.main import main
+from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import LimitsConfig
 from podium.runs.checkpoint import Checkpoints
-from podium.runs.metrics import MetricsLog
+from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, Recorder
+from podium.runs.summary import EpisodeReturn
 
 STEPS = ["--total-steps", "5000"]
 
@@ -66,6 +70,30 @@ def test_parameters_that_are_not_finite_never_replace_a_good_checkpoint(bad: str
         with pytest.raises(podium.TrainingError, match=rf"train\['weight'\] has {bad} .*checkpoint 1 is kept"):
             recorder.save({"train": {"weight": np.float32([1, float(bad)]), "updates": np.int32(2)}})
     assert checkpoints(tmp_path) == [1]
+
+
+def test_a_bound_of_inf_is_a_setting_and_no_damage(tmp_path: Path) -> None:
+    experiment = podium.Experiment(algorithm=PPOConfig(clip=math.inf, max_grad_norm=math.inf))
+    hyper = {name: np.float32(value) for name, value in experiment.algorithm.hyper().items()}
+    with Checkpoints(tmp_path / "checkpoints") as saved, MetricsLog(tmp_path, track=()) as log:
+        recorder = Recorder(experiment, log, Progress(1, False), saved, Counts(), threading.Event())
+        recorder.report(1, {"loss": 0.5}, [])
+        recorder.save({"train": {"weight": np.ones(2, np.float32), "hyper": hyper}})
+    assert checkpoints(tmp_path) == [1]
+
+
+def test_episodes_of_a_simulator_that_lost_its_numbers_are_counted_and_hide_no_others(tmp_path: Path) -> None:
+    experiment = podium.Experiment(limits=LimitsConfig(target_return=4.0))
+    with Checkpoints(tmp_path / "checkpoints") as saved, MetricsLog(tmp_path, track=()) as log:
+        recorder = Recorder(experiment, log, Progress(1, False), saved, Counts(), threading.Event())
+        recorder.report(1, {}, [(3.0, 7)] * 50 + [(math.nan, 8), (math.inf, 9)])
+        recorder.report(1, {}, [(3.0, 7)] * 49 + [(math.inf, 9)])
+        assert recorder.ended is None
+        assert recorder.episode_return() == EpisodeReturn(mean=3.0, std=0.0, n=99)
+        recorder.report(1, {}, [(103.0, 7)])
+        assert recorder.ended == "done"
+    *_, last = read_metrics(tmp_path)
+    assert (last["episodes"], last["episodes_not_finite"], last["episode_return"]) == (103, 3, 4.0)
 
 
 @pytest.mark.parametrize("processes", [0, 2])

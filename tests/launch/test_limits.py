@@ -1,6 +1,5 @@
 """When runs end, and what the same experiment gives twice."""
 
-import math
 import time
 from pathlib import Path
 
@@ -9,9 +8,7 @@ import pytest
 import podium
 from launch.commands import TINY, digest, timeless_rows, tiny
 from podium.cli.main import main
-from podium.core.config import LimitsConfig
 from podium.runs.metrics import read_metrics
-from podium.runs.recorder import Counts, limit_reached
 
 SYNCHRONOUS = tiny(topology__staleness=0)
 MODES = pytest.mark.parametrize("env", ["podium:Catch-v0", "gymnasium:CartPole-v1"], ids=["fused", "inline"])
@@ -59,12 +56,6 @@ def test_a_run_ends_at_its_target_return_over_a_hundred_episodes(env: str, tmp_p
     assert run.summary["episode_return"]["n"] == 100
     assert rows[-1]["episodes"] >= 100
     assert rows[-1]["update"] <= 4 * -(-next(row["update"] for row in rows if row["episodes"] >= 100) // 4)
-
-
-@pytest.mark.parametrize(("last", "reached"), [(100.0, None), (400_000.0, "target_return"), (math.inf, None)])
-def test_a_return_of_inf_reaches_no_target(last: float, reached: str | None) -> None:
-    limits = LimitsConfig(target_return=4_000.0)
-    assert limit_reached(limits, Counts(), [100.0] * 99 + [last]) == reached
 
 
 @MODES

@@ -161,13 +161,8 @@ def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig) -> Tree:
         adopted = restore(source, train, part="train").tree
     except CheckpointError as error:
         raise ConfigError(f"--init-from {source.name}: {error}") from None
-    names = set(config.hyper())
-
-    def is_hyper(node: Any) -> bool:
-        """The dict that `init` was given is somewhere in the state that it made: that is an algorithm's contract."""
-        return isinstance(node, dict) and set(node) == names
-
-    if names and not any(map(is_hyper, jax.tree.leaves(train, is_leaf=is_hyper))):
+    is_hyper = config.is_hyper
+    if config.HYPER and not any(map(is_hyper, jax.tree.leaves(train, is_leaf=is_hyper))):
         lacks = f"the training state of {config.name} does not hold the dict `hyper` that its init was given"
         right = "keep it there, or say HYPER = () if all settings come from the configuration"
         raise ConfigError(f"--init-from {source.name}: {lacks}, so this run's could not take its place; {right}")

@@ -38,6 +38,7 @@ class Counts:
     wall_s: float = 0.0
     compile_s: float = 0.0
     episodes: int = 0
+    episodes_not_finite: int = 0
     produced: int = 0
     undone: int = 0
     lost: int = 0
@@ -119,9 +120,12 @@ class Recorder:
         counts.staleness_sum += staleness_mean
         counts.staleness_max = max(counts.staleness_max, staleness_max)
         for episode_return, length in episodes:
-            self._returns.append(episode_return)
-            self._lengths.append(length)
             counts.episodes += 1
+            if math.isfinite(episode_return):
+                self._returns.append(episode_return)
+                self._lengths.append(length)
+            else:  # of a simulator that has lost its numbers: it would hide the return of a hundred others
+                counts.episodes_not_finite += 1
         values = {name: float(value) for name, value in metrics.items()}
         row = {
             "update": counts.updates,
@@ -131,6 +135,7 @@ class Recorder:
             "episode_return": _mean(self._returns),
             "episode_length": _mean(self._lengths),
             "episodes": counts.episodes,
+            "episodes_not_finite": counts.episodes_not_finite or None,
             "staleness": staleness_mean,
             **values,
             **(workers or {}),
@@ -210,7 +215,10 @@ class Recorder:
 
     def _refuse_bad_state(self, tree: Tree) -> None:
         """A loss can be the last finite one: the parameters that it gave must not replace a good checkpoint."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree["train"]):
+        is_hyper = self._experiment.algorithm.is_hyper
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree["train"], is_leaf=is_hyper):
+            if is_hyper(leaf):  # as the user set them: a bound of inf bounds nothing
+                continue
             if not jnp.issubdtype(leaf.dtype, jnp.floating):  # keys of jax.random are no numbers
                 continue
             values = np.asarray(leaf)  # by NumPy: jax would compile two programs for each shape
@@ -239,8 +247,8 @@ def limit_reached(limits: LimitsConfig, counts: Counts, returns: Collection[floa
     if limits.wall_s is not None and counts.wall_s >= limits.wall_s:
         return "wall_s"
     target = limits.target_return
-    if target is not None and len(returns) == WINDOW and target <= np.mean(list(returns)) < math.inf:
-        return "target_return"  # inf is no return, but a simulator that has lost its numbers
+    if target is not None and len(returns) == WINDOW and np.mean(list(returns)) >= target:
+        return "target_return"
     return None
 
 

@@ -32,3 +32,7 @@ class AlgorithmConfig(Section):
     def hyper(self) -> dict[str, float]:
         """The traced hyper-parameters by name."""
         return {name: float(getattr(self, name)) for name in self.HYPER}
+
+    def is_hyper(self, node: object) -> bool:
+        """Whether this part of a training state is the dict that `init` was given: it must be somewhere in it."""
+        return isinstance(node, dict) and set(node) == set(self.HYPER)
