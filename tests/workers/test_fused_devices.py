@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podium.algorithms import ppo
-from podium.core.algorithm_configs import PPOConfig
+from podium.algorithms import dqn, ppo
+from podium.core.algorithm_configs import DQNConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
 from podium.launch.plan import make_plan
-from podium.workers.fused import Fused
+from podium.workers.fused import Fused, FusedState
 
 CONFIG = PPOConfig(fragment_length=16, minibatch_size=64, num_epochs=16, grad_norm_of="each")
 SMALL = Experiment(
@@ -52,6 +52,37 @@ def test_a_run_on_two_devices_goes_on_bit_for_bit_from_what_was_saved() -> None:
     fused = Fused(algorithm, vectorize(env), SMALL, jax.local_devices()[:2])
     state = fused.place(fused.init())
     state, _ = fused.dispatch(state, 10**9)
+    _go_on_twice(fused, state)
+
+
+def test_a_replay_buffer_on_two_devices_feeds_one_learner_and_goes_on_bit_for_bit() -> None:
+    """Everything that rows can be: sequences with memory, n-step targets, priorities."""
+    more = {"n_step": 3, "burn_in": 2, "priority_exponent": 0.6, "update_ratio": 0.125}
+    config = DQNConfig(fragment_length=8, batch_size=16, buffer_size=512, learning_starts=100, **more)
+    memory = NetworkConfig(hidden=(8,), memory="gru", memory_size=8)
+    experiment = replace(SMALL, algorithm=config, env=EnvConfig("podium:Memory-v0", num_envs=8), network=memory)
+    env = toy.make_env("Memory-v0", {})
+    fused = Fused(dqn.make(config, experiment, env.spec), vectorize(env), experiment, jax.local_devices()[:2])
+    state, steps, updates = fused.place(fused.init()), [], []
+    for _ in range(5):
+        state, dispatched = fused.dispatch(state, 10**9)
+        ((valid, metrics, _),) = fused.rows_of(dispatched)
+        steps.append(valid)
+        updates.append(metrics["gradient_updates"])
+    began = next(i for i in range(5) if sum(steps[: i + 1]) >= 100)
+    assert updates[:began] == [0] * began
+    assert sum(updates) == sum(steps[began:]) // 8 == state.train.updates
+    for leaf in jax.tree.leaves(state.train):
+        first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        assert np.array_equal(first, second), "every device has the same networks"
+    store = jax.device_get(state.store)
+    assert store.added.tolist() == [5, 5]
+    assert not np.array_equal(store.fragments.obs[0], store.fragments.obs[1]), "each has rows of its own"
+    _go_on_twice(fused, state)
+
+
+def _go_on_twice(fused: Fused, state: FusedState) -> None:
+    """From here, and from what a checkpoint would hold: both end in the same bits."""
     saved = jax.device_get(state)
     ends = []
     for start in (state, fused.place(saved)):
