@@ -53,7 +53,7 @@ TASKS = {
         Task("sac", "HalfCheetah-v5", 1, 9600, "SB3 zoo 9,535 at 1 M", "greedy"),
         Task("es", "HalfCheetah-v5", 3, 4000, "ARS 3,430 by 2 to 6 M", "greedy"),
         Task("impala", "podium:Catch-v0", 5, 1.0, "best possible", "greedy"),
-        Task("impala", "envpool:Pong-v5", 1, 18, "best possible 21"),
+        Task("impala", "envpool:Pong-v5", 3, 18, "best possible 21"),
         Task("appo", "envpool:Pong-v5", 1, 18, "best possible 21"),
     )
 }

@@ -4,7 +4,7 @@ Both step EnvPool's Pong-v5 (32 environments, 84x84x4 bytes, a step is 4 frames)
 steps, and one gradient step of 512 steps for each. They take turns, and what counts is the ratio within a
 run. Let nothing else run meanwhile.
 
-What it learns is another command, with its preset: `podium train impala envpool:Pong-v5` (2.5 M steps, 10 M frames).
+What it learns is another command, with its preset: `podium train impala envpool:Pong-v5` (2 M steps, 8 M frames).
 """
 
 import sys

@@ -65,7 +65,7 @@ def test_at_staleness_0_one_process_and_three_end_in_the_same_bits(tmp_path: Pat
 def test_the_run_goes_on_when_an_actor_is_killed_and_can_be_resumed(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "kill"
     arguments = settings(topology__actors=2, topology__slots=2, checkpoint__every_updates=5)
-    process = start(*TRAIN, "--name", "kill", "--total-steps", "60000", *arguments, cwd=tmp_path)
+    process = start(*TRAIN, "--name", "kill", "--total-steps", "30000", *arguments, cwd=tmp_path)
     try:
         assert wait_until(lambda: bool(playing(run)) and bool(checkpoints(run)), process), said(tmp_path)
         os.kill(playing(run)[0], signal.SIGKILL)
@@ -77,10 +77,10 @@ def test_the_run_goes_on_when_an_actor_is_killed_and_can_be_resumed(tmp_path: Pa
     assert done["status"] == "done"
     assert done["restarts"]["actor"] == 1
     assert done["samples"]["unexplained"] == 0
-    resumed = podium("resume", "kill", "--total-steps", "66000", cwd=tmp_path)
+    resumed = podium("resume", "kill", "--total-steps", "33000", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert summary(run)["samples"]["unexplained"] == 0
-    assert summary(run)["env_steps"] >= 66_000
+    assert summary(run)["env_steps"] >= 33_000
     assert not list(Path("/dev/shm").glob("podium-kill-*"))
 
 
