@@ -1,4 +1,4 @@
-"""Whatever the algorithm, a run that was stopped half-way and resumed ends in the bits of one that was not.
+"""Whatever the algorithm, a run that goes on from a checkpoint ends in the bits of one that was never stopped.
 
 Fused, and in one process with workers, where the environments can tell where they are; others begin new episodes, and
 all else goes on from the checkpoint. The buffer of those that replay is in their checkpoints, and overwritten here.
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import podium
-from launch.commands import digest, timeless_rows
+from launch.commands import checkpoints, digest, timeless_rows
 from podium.launch.crew import Crew
 
 SMALL: dict[str, Any] = {
@@ -52,18 +52,21 @@ def workers(algorithm: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["fused", "workers"])
 @pytest.mark.parametrize("algorithm", CASES)
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(algorithm: str, mode: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_ended(algorithm: str, mode: str, tmp_path: Path) -> None:
     env, settings = CASES[algorithm]
     settings = SMALL | settings | (workers(algorithm) if mode == "workers" else {})
+    settings |= {"checkpoint.every_updates": 6, "checkpoint.keep": 9}
     how: dict[str, Any] = {"preset": "none", "set": settings, "total_steps": STEPS, "root": tmp_path}
-    how |= {"progress": False, "track": ()}
-    whole = podium.train(algorithm, env, name="whole", **how)
-    half = podium.train(algorithm, env, name="half", on_report=lambda row: row["step"] < STEPS // 2, **how)
-    assert half.summary["status"] == "stopped"
-    assert 0 < half.summary["env_steps"] < STEPS
+    whole = podium.train(algorithm, env, name="whole", progress=False, track=(), **how)
+    half = podium.Run(shutil.copytree(whole.path, tmp_path / "half"))
+    early, *later = checkpoints(half.path)
+    for update in later:
+        shutil.rmtree(half.path / "checkpoints" / str(update))
     podium.resume(half, progress=False)
+    assert f"going on from checkpoint {early}," in (half.path / "log.txt").read_text()
     assert half.summary["status"] == "done"
     assert half.summary["notes"] == []
+    assert half.summary["samples"]["undone"] > 0
     assert half.summary["samples"]["unexplained"] == 0
     assert timeless_rows(half.path) == timeless_rows(whole.path)
     assert digest(half.path) == digest(whole.path)
