@@ -1,4 +1,4 @@
-"""How fast ES is: `python benchmarks/es.py fused | actors | learner`, one after the other without a name.
+"""How fast ES is: `podium bench es`, or some of its parts, as in `podium bench es --part fused actors`.
 
 fused     Podium and evosax on the same work, in turns: CartPole as a JAX environment, population 256 x 500 steps
 actors    Podium with one actor process and with two, 16 environments of Gymnasium's CartPole in each
@@ -37,6 +37,7 @@ from podium.runs.books import Books
 from podium.workers.layout import make_layouts
 
 LIMIT_S = 900.0
+PARTS = ("fused", "actors", "learner")
 SAME: dict[str, Any] = {
     "algorithm.population": 256,
     "algorithm.episode_limit": 500,
@@ -69,7 +70,7 @@ def measure_fused(seconds: float) -> None:
 def compare(rounds: int, seconds: float) -> None:
     """Podium beside evosax, in turns."""
     commands = {
-        "podium": [sys.executable, __file__, "podium", "--seconds", str(seconds)],
+        "podium": [sys.executable, __file__, "--one", "--seconds", str(seconds)],
         "evosax": [str(venvs.ensure("evosax")), str(venvs.script("evosax", "es")), "--seconds", str(seconds)],
     }
     contest.show_rates("cartpole-256", contest.take_turns({"cartpole-256": commands}, rounds)["cartpole-256"])
@@ -147,20 +148,23 @@ def measure_learner(seconds: float, actors: int = 1000, population: int = 40_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["fused", "actors", "learner", "podium"], default=[])
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--one", action="store_true", help="measure Podium's own part of `fused` here; nothing else")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="measured window of each contender in each round")
     arguments = parser.parse_args()
-    for what in arguments.what or ["fused", "actors", "learner"]:
-        match what:
-            case "podium":
-                measure_fused(arguments.seconds)
+    if arguments.one:
+        return measure_fused(arguments.seconds)
+    print(contest.heading(), flush=True)
+    for part in arguments.part:
+        match part:
             case "fused":
                 compare(arguments.rounds, arguments.seconds)
             case "actors":
                 compare_actors(arguments.rounds, arguments.seconds)
             case "learner":
                 measure_learner(arguments.seconds)
+    return None
 
 
 if __name__ == "__main__":

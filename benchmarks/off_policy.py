@@ -1,4 +1,4 @@
-"""Podium's SAC and TD3 beside those of Stable-Baselines3 and SBX, on the same work: `python benchmarks/off_policy.py`.
+"""Podium's SAC and TD3 beside those of Stable-Baselines3 and SBX, on the same work: `podium bench off_policy`.
 
 HalfCheetah-v5, networks of 256x256, batches of 256 rows, one update for each environment step, in rounds of
 8 environments x 8 steps and then 64 updates. Each contender trains in a process of its own, each peer in a virtual

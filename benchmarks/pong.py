@@ -1,4 +1,4 @@
-"""IMPALA on Pong from pixels, beside Sample Factory on the same work: `python benchmarks/pong.py`.
+"""IMPALA on Pong from pixels, beside Sample Factory on the same work: `podium bench pong`.
 
 Both step EnvPool's Pong-v5 (32 environments, 84x84x4 bytes, a step is 4 frames), with the Nature CNN, fragments of 16
 steps, and one gradient step of 512 steps for each. They take turns, and what counts is the ratio within a

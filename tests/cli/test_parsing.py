@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podium.cli.arguments import parse, spread_sets
-from podium.cli.machine import Bench, find_benchmark
+from podium.cli.machine import BENCHMARKS, Bench, find_benchmark
 from podium.cli.main import main
 from podium.cli.results import Plot
 from podium.cli.train import Train, read_trackers
@@ -77,7 +77,7 @@ MISTAKES = [
     ("train ppo", "env.id = none: must be an environment, as in `podium train ppo CartPole-v1`"),
     ("eval --episodes 0", "--episodes = 0: must be at least 1"),
     ("runs --rot x", "podium runs: there is no --rot; did you mean '--root'?"),
-    ("bench speed", "podium bench speed: must be one of throughput, protocol, topology, learning"),
+    ("bench speed", f"podium bench speed: must be one of {', '.join(BENCHMARKS)}"),
 ]
 
 
@@ -112,6 +112,12 @@ def test_bench_runs_the_script_of_the_checkout_with_its_arguments(tmp_path: Path
         )
         assert done.stdout == f"{[a for a in arguments if a != '--']}\n", done.stderr
         assert done.returncode == 3
+
+
+def test_every_benchmark_has_its_script_and_is_taught() -> None:
+    for name in BENCHMARKS:
+        assert find_benchmark(name).name == f"{name}.py"
+        assert f"podium bench {name} " in Bench.EXAMPLES
 
 
 def test_bench_says_that_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

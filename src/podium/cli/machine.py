@@ -11,7 +11,7 @@ from tyro.conf import Positional, Suppress
 from podium.cli.arguments import Command, flag
 from podium.core.errors import ConfigError
 
-BENCHMARKS = ("throughput", "protocol", "topology", "learning")
+BENCHMARKS = ("throughput", "off_policy", "pong", "es", "protocol", "topology", "learning")
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,19 @@ class Doctor(Command):
 
 @dataclass(frozen=True)
 class Bench(Command):
-    """Run a benchmark of the source checkout; further arguments go to it."""
+    """Run a benchmark of the source checkout, steps/s or returns; further arguments go to it."""
 
     EXAMPLES: ClassVar[str] = """\
-  podium bench throughput                               steps/s beside Stable-Baselines3, Sample Factory, RLlib, rejax
+  podium bench throughput                               PPO beside Stable-Baselines3, Sample Factory, RLlib, rejax
+  podium bench off_policy                               SAC and TD3 beside Stable-Baselines3 and SBX
+  podium bench pong                                     IMPALA from pixels beside Sample Factory
+  podium bench es                                       evolution strategies beside evosax
   podium bench protocol                                 moving data between processes, beside ZeroMQ and Ray
   podium bench topology                                 one process, many, and served; what a ring of slots gains
   podium bench learning                                 presets over seeds beside published returns
   podium bench throughput -- --help                     the benchmark's own arguments"""
 
-    benchmark: Positional[Annotated[str, flag("throughput|protocol|topology|learning")]] = ""
+    benchmark: Positional[Annotated[str, flag("|".join(BENCHMARKS))]] = ""
     """Which."""
     rest: Suppress[tuple[str, ...]] = ()
 
