@@ -187,13 +187,15 @@ def actor(context: WorkerContext) -> None:
         watchdog.be_patient()
         if isinstance(plan.algorithm.experience, Members):
             mean = Mean(layouts.params, reader)
-            update = first_update(context, mean, reader)
+            update = first_update(context, mean)
             watchdog()  # environments have no longer to start than to step
             slots = crew.make_member_slots(plan, layouts, context.index, update, context.incarnation)
             make = partial(crew.make_member_actor, plan, layouts, slots, mean, life)
         else:
             policy = _policy(plan, layouts, reader, [client for _, client in servers])
-            update = first_update(context, policy, reader)
+            # With staleness, one that is served reads no parameters itself: the replies tell their versions.
+            apart = reader if plan.mode == "served" and plan.experiment.topology.staleness else None
+            update = first_update(context, policy, apart)
             ask = policy.replace if isinstance(policy, ServedPolicy) else None
             watchdog()
             slots = crew.make_slots(plan, layouts, context.index, update, context.incarnation)

@@ -34,14 +34,17 @@ def wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Entry]:
     raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
 
 
-def first_update(context: WorkerContext, policy: Policy | Mean, reader: ParameterReader) -> int:
-    """The update that the newest parameters are of."""
+def first_update(context: WorkerContext, policy: Policy | Mean, apart: ParameterReader | None = None) -> int:
+    """The update that the newest parameters are of. `apart` reads them for a policy that needs none itself.
+
+    Not for one that does: a reader gives each version once, and that policy would wait in vain for what was read here.
+    """
     deadline = time.monotonic() + PEER_LIMIT_S
     while time.monotonic() < deadline and not context.stop.is_set():
         policy.refresh(0.5)
         if policy.version is not None:
             return policy.version.update
-        if (news := reader.read(0.5)) is not None:
+        if apart is not None and (news := apart.read(0.5)) is not None:
             return news[0].update
     if context.stop.is_set():
         raise SystemExit(STOPPED)
