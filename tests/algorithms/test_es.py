@@ -1,5 +1,6 @@
 """ES against known answers: ranks by hand, gradients of a quadratic, the noise table, on one and eight devices."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,19 @@ def test_processes_of_a_host_share_one_file_with_the_same_numbers(tmp_path: Path
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.stat().st_size == 40_000
+
+
+def test_without_room_to_share_it_every_process_has_a_table_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_room(self: NoiseTable, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(NoiseTable, "_write", no_room)
+    table = NoiseTable(seed=3, size=10_000)
+    table.share(tmp_path)
+    np.testing.assert_array_equal(table.numbers, NoiseTable(seed=3, size=10_000).numbers)
+    assert "this process keeps its own" in caplog.text
 
 
 def test_a_table_that_is_smaller_than_the_network_is_refused() -> None:

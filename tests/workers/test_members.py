@@ -25,17 +25,41 @@ from podium.workers.member_actor import Mean, MemberActor, draw_population
 from podium.workers.member_learner import MemberLearner
 from podium.workers.member_records import MemberRecords
 from podium.workers.member_slot import Member, MemberSlot
+from workers.compiling import compilations
 from workers.stage import Counter
 
 LIMIT_S, ROWS, POPULATION = 60.0, 4, 16
 KEY, FIRST = jax.random.key(1), Version(0, 0)
 
 
+class TwoLives(Counter):
+    """A game of two lives of 3 steps, each an episode to who learns from it, as the `atari` wrapper makes them."""
+
+    def __init__(self, end: str) -> None:
+        super().__init__(end)
+        self.count = 6
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count %= 6
+        return np.array([self.count], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        obs = np.array([self.count], np.float32)
+        return obs, float(self.count), self.count in (3, 6), False, {"episode_over": self.count == 6}
+
+
 class Theatre:
     """Both ends of a population's streams in one process; `learner` is made where it is asked for."""
 
     def __init__(
-        self, slots: int = 1, staleness: int = 1, devices: int = 1, end: str = "terminated", **algorithm: Any
+        self,
+        slots: int = 1,
+        staleness: int = 1,
+        devices: int = 1,
+        end: str = "terminated",
+        env: type[Counter] = Counter,
+        **algorithm: Any,
     ) -> None:
         config = ESConfig(**{"noise_table": 10_000, "population": POPULATION, "episode_limit": 50, **algorithm})
         topology = TopologyConfig(staleness=staleness)
@@ -43,7 +67,7 @@ class Theatre:
         self._ends, self.slots, self.staleness, self.devices = ExitStack(), slots, staleness, devices
         rows = ROWS // slots
         self.envs = [
-            self._ends.enter_context(closing(GymnasiumEnv(partial(Counter, end), range(n * rows, (n + 1) * rows))))
+            self._ends.enter_context(closing(GymnasiumEnv(partial(env, end), range(n * rows, (n + 1) * rows))))
             for n in range(slots)
         ]
         spec = self.envs[0].spec
@@ -219,6 +243,23 @@ def test_a_member_stopped_by_the_limit_leaves_its_row_until_the_episode_ends() -
             assert set(records.lengths.tolist()) == {2}
 
 
+@pytest.mark.parametrize("limit", [50, 4], ids=["whole games", "stopped in the second life"])
+def test_a_member_plays_on_when_a_life_is_lost_and_begins_with_a_new_game(limit: int) -> None:
+    with Theatre(episode_limit=limit, normalize_observations=True, env=TwoLives) as theatre:
+        theatre.publish(0)
+        sent, length = theatre.play(), min(limit, 6)
+        for _ in range(4):
+            _, records = next(sent)
+            assert set(records.lengths.tolist()) == {length}  # the row that resets after a lost life is no step
+            assert set(records.returns.tolist()) == {sum(range(1, length + 1))}
+        theatre.stop.set()
+        theatre.thread.join(LIMIT_S)
+        assert records.seen is not None
+        # Steps are made from 0 to 5; the last observation of a life is not what an action is chosen from.
+        mean = records.seen.weight @ records.seen.obs[:, 0] / records.seen.weight.sum()
+        np.testing.assert_allclose(mean, (length - 1) / 2, atol=0.6)
+
+
 def test_an_episode_that_never_ends_after_its_member_was_stopped_is_an_error() -> None:
     with Theatre(episode_limit=2, end="never") as theatre:
         theatre.publish(0)
@@ -280,6 +321,19 @@ def test_at_staleness_0_the_order_of_arrival_changes_nothing() -> None:
             ends.append(jax.device_get(learner.state))
     jax.tree.map(np.testing.assert_array_equal, *ends)
     assert float(ends[0].observations.count) > 0
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_after_warming_up_nothing_is_left_to_compile(devices: int) -> None:
+    with Theatre(devices=devices) as theatre:
+        learner, sender = theatre.learner(), theatre.sender()
+        learner.warm_up()
+        with compilations() as compiled:
+            for update in range(2):
+                for sequence in range(4 * update, 4 * update + 4):
+                    send(theatre, sender, sequence, update, first=3.0 * sequence, lengths=2)
+                assert learner.step(LIMIT_S) is not None
+        assert compiled == []
 
 
 def test_an_update_shared_by_two_devices_is_the_same() -> None:

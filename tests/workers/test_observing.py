@@ -8,8 +8,8 @@ from podium.algorithms.algorithm import Seen
 from podium.core.specs import Array
 from podium.workers.observing import HostTally, Tally
 
-ROWS = np.array([[1.0, 5.0], [3.0, 9.0], [np.nan, 7.0], [np.inf, 7.0], [100.0, 100.0]], np.float32)
-PLAYS = np.array([True, True, True, True, False])
+ROWS = np.array([[1.0, 5.0], [3.0, 9.0], [np.nan, 7.0], [np.inf, 7.0], [1e20, 7.0], [100.0, 100.0]], np.float32)
+PLAYS = np.array([True, True, True, True, True, False])
 
 
 def on_host() -> Seen:
@@ -29,7 +29,7 @@ def in_xla_from_bad_rows() -> Seen:
 
 
 @pytest.mark.parametrize("tally", [on_host, in_xla, in_xla_from_bad_rows])
-def test_rows_that_are_not_finite_or_not_played_are_left_out(tally) -> None:
+def test_rows_that_are_not_finite_or_too_large_to_square_or_not_played_are_left_out(tally) -> None:
     seen = tally()
     assert seen.weight.sum() == 2
     np.testing.assert_allclose(np.asarray(seen.obs), [[3.0, 9.0], [1.0, 5.0]], rtol=1e-6)  # mean ± deviation

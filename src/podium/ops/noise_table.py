@@ -7,6 +7,7 @@ Thousands of actors can so tell their noise in four bytes (Salimans et al., 2017
 in 25 million numbers that is rare enough not to matter.
 """
 
+import logging
 import os
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+logger = logging.getLogger(__name__)
 
 UNROLL = 8
 """Slices added up in one pass over the sum: fewer would write it more often, more would not stay in registers."""
@@ -40,16 +43,23 @@ class NoiseTable:
     def numbers(self) -> np.ndarray:
         """float32[size], read-only."""
         if self._directory is None:
-            numbers = self._draw()
-            numbers.flags.writeable = False
-            return numbers
+            return self._keep()
         path = self._directory / f"noise-{self.seed}-{self.size}"
-        if not path.exists():
-            self._write(path)
-        return np.memmap(path, np.float32, "r", shape=(self.size,))
+        try:
+            if not path.exists():
+                self._write(path)
+            return np.memmap(path, np.float32, "r", shape=(self.size,))
+        except OSError as error:  # a container's /dev/shm has 64 MB, if nobody asked for more
+            megabytes = 4 * self.size // 10**6
+            logger.warning("no room for %d MB of noise to share: this process keeps its own (%s)", megabytes, error)
+            return self._keep()
+
+    def _keep(self) -> np.ndarray:
+        numbers = self._draw()
+        numbers.flags.writeable = False
+        return numbers
 
     def _draw(self) -> np.ndarray:
-        # The second word sets the table apart from whatever else is drawn from the run's seed.
         generator = np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence([self.seed, 0xE5])))
         return generator.standard_normal(self.size, np.float32)
 

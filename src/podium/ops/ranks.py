@@ -19,6 +19,6 @@ def centered_ranks(x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
     x = jnp.where(valid, jnp.where(jnp.isfinite(x), x, -jnp.inf), jnp.inf)
     in_order = jnp.sort(x)
     below = jnp.searchsorted(in_order, x, side="left")
-    not_above = jnp.minimum(jnp.searchsorted(in_order, x, side="right"), count)
+    not_above = jnp.searchsorted(in_order, x, side="right")
     rank = (below + not_above - 1) / 2
     return jnp.where(valid, rank / jnp.maximum(count - 1, 1) - 0.5, 0.0) * (count > 1)

@@ -127,7 +127,7 @@ class MemberLearner:
         devices: Sequence[Any],
     ) -> None:
         assert isinstance(algorithm.experience, Members)
-        self.state, self.store, self.version = state, (), version
+        self.store, self.version = (), version
         self.waited_s = 0.0
         self._algorithm, self._layouts, self._members = algorithm, layouts, algorithm.experience
         self._receiver, self._publisher, self._books = receiver, publisher, books
@@ -135,7 +135,9 @@ class MemberLearner:
         self._updates = self._late = 0
         self._gathering = Gathering(self._members, layouts, slots, staleness, len(devices))
         mesh = Mesh(np.array(devices), (AXIS,))
-        self._table = jax.device_put(self._members.table.numbers, NamedSharding(mesh, PartitionSpec()))
+        # The state too: an update returns it so placed, and for another placement it would be compiled once more.
+        placed = state, self._members.table.numbers
+        self.state, self._table = jax.device_put(placed, NamedSharding(mesh, PartitionSpec()))
         self._learn = _jit_update(algorithm, key, mesh)
 
     def __enter__(self) -> "MemberLearner":

@@ -58,7 +58,9 @@ class MemberSlot:
         slot.send(act(slot.inputs()))
         finished = slot.receive()
 
-    A row whose member was stopped by `episode_limit` in the midst of an episode plays nobody until that ends.
+    A member plays the task's own episode to its end: where a wrapper makes an end of each life, it goes on once the row
+    has been reset. A row whose member was stopped by `episode_limit` in the midst of an episode plays nobody until that
+    ends.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class MemberSlot:
         self._playing: list[Member | None] = [None] * rows
         self._index, self._sign = np.zeros(rows, np.int32), np.ones(rows, np.int8)
         self._plays, self._first, self._over = (np.zeros(rows, bool) for _ in range(3))
+        self._game_over, self._new_game = np.zeros(rows, bool), np.ones(rows, bool)
         self._returns, self._lengths = np.zeros(rows), np.zeros(rows, np.int32)
         self._idle = np.zeros(rows, np.int32)  # steps since a member was stopped in the midst of an episode
         self._now: TimeStep = env.reset()
@@ -92,10 +95,11 @@ class MemberSlot:
         """New episodes in all rows; members that play are forgotten."""
         self._now = self.env.reset()
         self._plays[...], self._over[...], self._first[...] = False, False, True
+        self._game_over[...], self._new_game[...] = False, True
 
     def waiting(self) -> list[int]:
         """Rows where an episode starts that nobody plays."""
-        return np.flatnonzero(self._first & ~self._plays).tolist()
+        return np.flatnonzero(self._new_game & ~self._plays).tolist()
 
     def begin(self, row: int, member: Member, params: Tree) -> None:
         """Let a member play in this row: its parameters are made of the published ones."""
@@ -115,7 +119,7 @@ class MemberSlot:
     def send(self, action: np.ndarray, memory: Tree) -> None:
         """Hand the actions to the environments; returns at once where they can."""
         if self.tally is not None:
-            self.tally.add(self._now.obs, self._plays)
+            self.tally.add(self._now.obs, self._plays & ~self._over)
         self._memory = memory
         began = time.perf_counter()
         self.env.send(action)
@@ -126,19 +130,20 @@ class MemberSlot:
         began = time.perf_counter()
         self._now = now = self.env.recv()
         self.env_s += time.perf_counter() - began
-        plays = self._plays
-        np.add(self._returns, now.reward, out=self._returns, where=plays)
-        np.add(self._lengths, 1, out=self._lengths, where=plays)
-        steps = int(np.count_nonzero(plays))
+        plays, counts = self._plays, self._plays & ~self._over  # not the row that resets after a life was lost
+        np.add(self._returns, now.reward, out=self._returns, where=counts)
+        np.add(self._lengths, 1, out=self._lengths, where=counts)
+        steps = int(np.count_nonzero(counts))
         over = now.terminated | now.truncated
-        ended = plays & (over | (self._lengths >= self._members.episode_limit))
+        ended = plays & (now.episode_over | (self._lengths >= self._members.episode_limit))
         for row in np.flatnonzero(ended):
             member = self._playing[row]
             assert member is not None
             self.finished.append(Finished(member, float(self._returns[row]), int(self._lengths[row])))
         plays &= ~ended
         self._first, self._over = self._over, over
-        self._idle = np.where(plays | over | self._first, 0, self._idle + 1)
+        self._new_game, self._game_over = self._game_over, now.episode_over.copy()
+        self._idle = np.where(plays | self._game_over | self._new_game, 0, self._idle + 1)
         if self._idle.max() > (most := PATIENCE * self._members.episode_limit):
             raise EnvError(
                 f"an episode has not ended {most:,} steps after its member was stopped (algorithm.episode_limit = "

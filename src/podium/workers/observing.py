@@ -14,6 +14,9 @@ import numpy as np
 from podium.algorithms.algorithm import Seen
 from podium.core.types import Tree
 
+LARGEST = 1e15
+"""Beyond it a simulator has lost its numbers: single precision has no room for the sum of their squares."""
+
 
 class Tally(NamedTuple):
     """Sums over observations inside XLA, of distances from a point amid them: far from 0, squares would lose digits.
@@ -30,8 +33,8 @@ class Tally(NamedTuple):
 
     @classmethod
     def start(cls, obs: Tree) -> Self:
-        """Of nothing yet, around the mean of those that are finite."""
-        sound = _finite(obs)
+        """Of nothing yet, around the mean of those that are sound."""
+        sound = _sound(obs)
         share = sound / jnp.maximum(jnp.sum(sound), 1)
 
         def middle(x: jax.Array) -> jax.Array:
@@ -45,8 +48,8 @@ class Tally(NamedTuple):
         return cls(around, jnp.zeros(()), zeros, zeros)
 
     def add(self, obs: Tree, valid: jax.Array) -> Self:
-        """Rows [n, ...], of which those that are not valid may be anything; those that are not finite are left out."""
-        valid = valid & _finite(obs)
+        """Rows [n, ...], of which those that are not valid may be anything; those that are not sound are left out."""
+        valid = valid & _sound(obs)
 
         def distances(x: jax.Array, around: jax.Array) -> jax.Array:
             if not is_float(x):
@@ -87,11 +90,11 @@ class HostTally:
         self._clear()
 
     def add(self, obs: Tree, valid: np.ndarray) -> None:
-        """Rows [n, ...] of which these are valid; those that are not finite are left out."""
+        """Rows [n, ...] of which these are valid; those that are not sound are left out."""
         leaves = jax.tree.leaves(obs)
         for place in self._places:
-            finite = np.isfinite(leaves[place])
-            valid = valid & finite.reshape(len(valid), -1).all(axis=1)
+            sound = np.abs(leaves[place]) < LARGEST
+            valid = valid & sound.reshape(len(valid), -1).all(axis=1)
         self._number += int(np.count_nonzero(valid))
         for i, place in enumerate(self._places):
             rows = leaves[place][valid].astype(np.float64)
@@ -124,9 +127,10 @@ def seen_shapes(observation: Tree) -> Seen:
     return Seen(jax.ShapeDtypeStruct((2,), np.dtype(np.float32)), jax.tree.map(rows, observation))
 
 
-def _finite(obs: Tree) -> jax.Array:
-    """Which rows of [n, ...] are finite in every number."""
-    return jnp.stack([jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(obs)]).all(axis=0)
+def _sound(obs: Tree) -> jax.Array:
+    """Which rows of [n, ...] are finite, and not beyond all measure, in every float."""
+    floats = [x for x in jax.tree.leaves(obs) if is_float(x)]
+    return jnp.stack([(jnp.abs(x) < LARGEST).all(axis=tuple(range(1, x.ndim))) for x in floats]).all(axis=0)
 
 
 def is_float(leaf: Any) -> bool:
