@@ -9,15 +9,15 @@ import optax
 import pytest
 
 from algorithms.toy_runs import SPEC, assert_close, one_update, random_fragment
+from podium.algorithms import appo, ppo
 from podium.algorithms import policy as policies
-from podium.algorithms import ppo
 from podium.algorithms.advantages import by_gae
 from podium.algorithms.steps import Steps
-from podium.core.algorithm_configs import PPOConfig
+from podium.core.algorithm_configs import APPOConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box, EnvSpec
-from podium.core.types import Fragment
+from podium.core.types import ActInput, Fragment
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
 from podium.networks import network as networks
@@ -346,3 +346,29 @@ def test_a_large_recurrent_minibatch_computed_in_pieces_gives_the_same(monkeypat
     monkeypatch.setattr(ppo.minibatches, "sum_over_chunks", lambda f, rows, chunk: in_pieces(f, rows, chunk=64))
     pieces, _ = run(config, 1)
     assert_close(whole.train.params, pieces.train.params)
+
+
+@pytest.mark.parametrize(("config", "make"), [(PPOConfig, ppo.make), (APPOConfig, appo.make)])
+def test_a_row_that_weighs_nothing_makes_no_nan_however_sharp_the_policy(config: type[PPOConfig], make) -> None:
+    size, steps, rows = 24, 4, 8  # at exp(-5), densities of so many actions near their mean are beyond e^88
+    spec = EnvSpec(Array((3,)), Box((size,), (-1.0,) * size, (1.0,) * size))
+    options = config(fragment_length=steps, minibatch_size=steps * rows, num_epochs=1, log_std=-5.0)
+    settings = replace(small(), algorithm=options)
+    algorithm = make(options, settings, spec)
+    state = jax.jit(lambda key: algorithm.init(key, spec, options.hyper()))(jax.random.key(0))
+    terminated = np.zeros((steps, rows), bool)
+    terminated[0] = True
+    first, valid = np.zeros((steps + 1, rows), bool), np.ones((steps, rows), bool)
+    first[2:], valid[1:] = terminated[:-1], ~terminated[:-1]
+    obs = np.zeros((steps + 1, rows, 3), np.float32)
+    keys = jax.random.split(jax.random.key(1), (steps, rows))
+    acts = [
+        algorithm.act(algorithm.params(state), (), ActInput(obs[0], first[0], None, key, None), False) for key in keys
+    ]
+    action, log_prob = np.stack([act[0] for act in acts]), np.stack([act[1]["log_prob"] for act in acts])
+    ones, none = np.ones((steps, rows), np.float32), np.zeros((steps, rows), bool)
+    ends = terminated, none, valid, np.zeros((steps, rows), np.int32)
+    fragment = Fragment(obs, first, None, action, {"log_prob": log_prob}, ones, ones, *ends, ())
+    state, metrics, _ = jax.jit(algorithm.update)(state, fragment, jax.random.key(2))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.params, metrics)))
+    assert float(metrics["approx_kl"]) == pytest.approx(0.0, abs=1e-5)

@@ -241,7 +241,8 @@ class PPO:
     def policy_terms(self, policy: Any, start: TrainState, rows: Steps) -> tuple[jax.Array, dict]:
         """The surrogate objective and the entropy bonus."""
         hyper, advantage = start.hyper, rows.advantage
-        log_ratio = policy.log_prob(rows.action) - rows.log_prob
+        # Of a row that weighs nothing the action is blank, and its ratio may be inf: 0 times that would be NaN.
+        log_ratio = jnp.where(rows.weight > 0, policy.log_prob(rows.action) - rows.log_prob, 0.0)
         ratio = jnp.exp(log_ratio)
         if self.config.objective == "clip":
             clipped = jnp.clip(ratio, 1 - hyper["clip"], 1 + hyper["clip"])
