@@ -144,6 +144,25 @@ def test_atari_is_the_same_task_in_both_libraries() -> None:
     assert ends == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize("library", ["gymnasium", "envpool"])
+def test_a_time_limit_ends_the_game_whatever_became_of_its_lives(library: str) -> None:
+    env_id = "ALE/Breakout-v5" if library == "gymnasium" else "Breakout-v5"
+    found = resolve(EnvConfig(f"{library}:{env_id}", wrappers=("atari", "time_limit(60)")))
+    env, random = found.make_host([1]), np.random.default_rng(0)
+    env.reset()
+    games, lives, points = [], 0, 0.0
+    while len(games) < 4:
+        step = env.step(random.integers(0, 4, 1))
+        points += float(step.reward[0])  # the sign of a brick's worth: 1 in the lower rows, which is all that is hit
+        lives += int(step.terminated[0] and not step.episode_over[0])
+        if step.episode_over[0]:
+            games.append((int(step.episode_length[0]), float(step.episode_return[0]) == points))
+            points = 0.0
+    env.close()
+    assert lives > 0
+    assert games == [(60, True)] * 4
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from podium.core.errors import ConfigError
 from podium.envs.codecs import is_channels_first
-from podium.envs.rows import WrapEnv
+from podium.envs.rows import GameWrapper, WrapEnv
 from podium.envs.wrappers import Wrapper
 
 
@@ -25,7 +25,7 @@ def wrap_env(env: gymnasium.Env, wrappers: Sequence[Wrapper]) -> gymnasium.Env:
             case Wrapper("action_repeat", count):
                 env = ActionRepeat(env, count)
             case Wrapper("time_limit", count):
-                env = gymnasium.wrappers.TimeLimit(env, count)
+                env = TimeLimit(env, count)
             case _:
                 env = wrapper.function(env)
                 if not isinstance(env, gymnasium.Env):
@@ -94,6 +94,25 @@ class ActionRepeat(gymnasium.Wrapper):
         return observation, total + float(reward), *rest
 
 
+class TimeLimit(GameWrapper):
+    """Truncates a game after `count` steps; a lost life does not set it back, as Gymnasium's own limit would."""
+
+    def __init__(self, env: gymnasium.Env, count: int) -> None:
+        super().__init__(env)
+        self._count = count
+        self._steps = 0
+
+    def begin_game(self) -> None:
+        self._steps = 0
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        if self._steps >= self._count:
+            return observation, reward, terminated, True, {**info, "episode_over": True}
+        return observation, reward, terminated, truncated, info
+
+
 def preprocess_atari(env: gymnasium.Env) -> gymnasium.Env:
     """The usual Atari form: up to 30 no-ops, skip 4 with a maximum, 84x84 gray, lives, signs, four frames."""
     if not hasattr(env.unwrapped, "ale"):
@@ -104,7 +123,7 @@ def preprocess_atari(env: gymnasium.Env) -> gymnasium.Env:
     return FrameStack(SignReward(Lives(env)), 4)
 
 
-class Lives(gymnasium.Wrapper):
+class Lives(GameWrapper):
     """A lost life ends an episode for the learner; the game goes on until it is over. Presses FIRE to start."""
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -114,9 +133,11 @@ class Lives(gymnasium.Wrapper):
         meanings = env.unwrapped.get_action_meanings()  # pyright: ignore[reportAttributeAccessIssue]
         self._start = meanings.index("FIRE") if "FIRE" in meanings else 0
 
+    def begin_game(self) -> None:
+        self._playing = False
+
     def reset(self, **kwargs: Any) -> Any:
-        seeded = kwargs.get("seed") is not None
-        if seeded or not self._playing:
+        if not self._playing:
             observation, info = self.env.reset(**kwargs)
         observation, _, terminated, truncated, info = self.env.step(self._start)
         if terminated or truncated:

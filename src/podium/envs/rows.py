@@ -4,7 +4,7 @@ The part that the in-process adapter and the worker processes share.
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -36,6 +36,14 @@ class Tally(gymnasium.Wrapper):
         result = self.env.step(action)
         self.episode_return += float(result[1])
         return result
+
+
+class GameWrapper(gymnasium.Wrapper):
+    """A wrapper that tells the task's own episode, a game, from what ends in it, such as lives."""
+
+    def begin_game(self) -> None:
+        """The next reset begins a new game, whatever ended the one before."""
+        raise NotImplementedError
 
 
 def probe(make: MakeEnv, wrap: WrapEnv | None = None) -> EnvSpec:
@@ -86,6 +94,7 @@ class Rows:
                 blame = self._blame(row, "its constructor", error)
                 self.close()
                 raise blame from error
+        self._games = [list(_game_wrappers(env)) for env in self._envs]
         self._check_spec()
         self._write = observation_writer(self._envs[0].observation_space)
         self._decode = action_decoder(self._envs[0].action_space)
@@ -139,9 +148,11 @@ class Rows:
             self._envs.pop().close()
 
     def _reset_row(self, row: int, out: TimeStep, seed: int | None) -> None:
-        observation, info = self._envs[row].reset(seed=seed)
         if self._over[row]:  # else a life was lost, and the task's own episode goes on
             self._lengths[row] = 0
+            for wrapper in self._games[row]:
+                wrapper.begin_game()
+        observation, info = self._envs[row].reset(seed=seed)
         self._ended[row] = False
         self._fill(row, out, observation, info, 0.0, False, False)
 
@@ -189,3 +200,10 @@ class Rows:
             return EnvError(f"{self._name(row)} in {place}: {error}")
         own = "".join(traceback.format_exception(error))
         return EnvError(f"{self._name(row)} raised in {place}:\n{own}")
+
+
+def _game_wrappers(env: gymnasium.Env) -> Iterator[GameWrapper]:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, GameWrapper):
+            yield env
+        env = env.env

@@ -1,4 +1,4 @@
-"""Settings known to work, one TOML file for each algorithm, one table for each environment."""
+"""Settings to begin with, one TOML file for each algorithm, one table for each environment."""
 
 import re
 import tomllib
@@ -45,14 +45,14 @@ def load_topology(name: str) -> dict[str, Any]:
 def find_preset(algorithm: str, env: str) -> tuple[str, dict[str, Any]] | None:
     """The preset that fits, whatever library steps the environment and whichever version it has.
 
-    >>> find_preset("ppo", "envpool:HalfCheetah-v4")[0]
-    'ppo/HalfCheetah-v5'
+    >>> find_preset("ppo", "envpool:HalfCheetah-v4")[0], find_preset("impala", "ALE/Pong-v5")[0]
+    ('ppo/HalfCheetah-v5', 'impala/Pong-v5')
     """
     library, _, env_id = env.rpartition(":")
     if library and library not in _LIBRARIES:
         return None  # a Python path of the user's own
     presets = _read_presets()
-    exact = f"{algorithm}/{env_id}"
+    exact = f"{algorithm}/{env_id.removeprefix('ALE/')}"
     # Versions of a task differ in details that settings survive: HalfCheetah-v4 takes those of HalfCheetah-v5.
     for name in (exact, *presets):
         if name in presets and _without_version(name) == _without_version(exact):
