@@ -1,16 +1,17 @@
-"""What algorithms of drawn rows share: what they say of actions that they cannot choose, and what they report."""
+"""What algorithms of drawn rows share: experience, actions that they cannot choose, and what they report."""
 
 import re
+from dataclasses import fields
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from podium.algorithms import registry
-from podium.algorithms.algorithm import Drawn, Transitions
+from podium.algorithms.algorithm import Drawn, Replay, Transitions
 from podium.algorithms.descent import start
-from podium.algorithms.off_policy import regress, weigh
-from podium.core.algorithm_configs import ALGORITHMS
+from podium.algorithms.off_policy import experience, regress, weigh
+from podium.core.algorithm_configs import ALGORITHMS, SACConfig
 from podium.core.config import EnvConfig, Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box, Discrete, EnvSpec, MultiDiscrete
@@ -44,6 +45,36 @@ def test_who_is_named_in_place_of_a_refused_algorithm_can_choose_the_actions(nam
 def test_an_environment_without_actions_is_refused_in_one_line():
     with pytest.raises(ConfigError, match="there is nothing to choose"):
         make("sac", EnvSpec(Array((3,)), Box((0,), (), ())))
+
+
+def test_every_field_of_the_experience_is_what_the_configuration_says():
+    config = SACConfig(
+        fragment_length=16,
+        gamma=0.9,
+        batch_size=32,
+        buffer_size=5_000,
+        learning_starts=100,
+        update_ratio=0.5,
+        n_step=3,
+        priority_exponent=0.6,
+        priority_correction=0.7,
+        exploration_spread=0.01,
+    )
+    asked = Replay(
+        length=16,
+        discount=0.9,
+        batch_size=32,
+        capacity=5_000,
+        starts=100,
+        ratio=0.5,
+        n_step=3,
+        sequences=True,
+        priority_exponent=0.6,
+        priority_correction=0.7,
+        spread=0.01,
+    )
+    assert experience(config, sequences=True) == asked
+    assert [field.name for field in fields(Replay) if getattr(asked, field.name) == field.default] == []
 
 
 def test_losses_are_weighed_for_priorities_and_what_is_reported_is_a_plain_mean():

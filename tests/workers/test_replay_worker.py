@@ -238,6 +238,21 @@ def test_what_is_said_of_rows_that_were_overwritten_is_not_heard() -> None:
     assert np.mean(given.index == 0) < 0.5, "row 0 is of another fragment by now"
 
 
+def test_what_is_said_of_the_other_rows_is_heard_after_one_fragment_was_overwritten() -> None:
+    with shards(replace(ALONE, steps=STEPS // 2, starts=3 * STEPS, ahead=8)) as [shard]:
+        for reward in (1.0, 2.0, 3.0):
+            shard.send(reward)
+        given = shard.draw()
+        assert set(given.added) == {3}
+        shard.send(4.0)
+        given = shard.draw()
+        assert set(given.added) == {4}, "the first of three has been overwritten"
+        index = np.where(np.arange(16) % 2, 3, 11)  # of the first, and of the second
+        given = shard.draw(judge(index, 1e6, added=3))
+    assert np.mean(given.index == 11) > 0.9
+    np.testing.assert_array_equal(given.rows.rewards[given.index == 11], 2.0)
+
+
 def test_what_is_said_of_rows_that_a_life_before_had_drawn_is_not_heard() -> None:
     with shards(replace(ALONE, steps=0, starts=2 * STEPS)) as [shard]:
         shard.send(1.0)
