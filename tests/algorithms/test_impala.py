@@ -1,5 +1,6 @@
 """IMPALA against known answers: its loss by hand, equal to A2C on-policy, old policies, pixels, memory, Catch."""
 
+from collections import deque
 from dataclasses import replace
 
 import jax
@@ -11,12 +12,15 @@ from algorithms import toy_runs
 from algorithms.toy_runs import SPEC, B, T, assert_close, one_update, random_fragment, run
 from podium.algorithms import a2c, registry
 from podium.core.algorithm_configs import A2CConfig, IMPALAConfig
-from podium.core.config import Experiment, NetworkConfig
+from podium.core.config import EnvConfig, Experiment, NetworkConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Discrete, EnvSpec
 from podium.core.types import ActInput
+from podium.envs import toy
+from podium.envs.jax_wrappers import vectorize
 from podium.networks import network as networks
 from podium.ops.vtrace import vtrace
+from podium.workers import rollout
 
 
 def small(**algorithm) -> Experiment:
@@ -165,6 +169,51 @@ def test_it_reaches_the_optimum_of_catch():
     config = IMPALAConfig(fragment_length=16, learning_rate=5e-3, gamma=0.9, entropy_coef=0.001)
     _, last_return = run("Catch-v0", config, 8, updates=100)
     assert last_return > 0.97  # its exploration misses now and then
+
+
+@pytest.mark.parametrize(("config", "learned"), [(IMPALAConfig, 0), (A2CConfig, 1)], ids=["impala", "a2c"])
+def test_from_an_actor_that_never_learns_it_learns_the_best_action_and_a2c_one_that_is_common(config, learned):
+    """A bandit that pays 1, 0.5 or -3, of whose 32 steps the actor takes 3, 26 and 3."""
+    action = np.repeat([0, 1, 2], [3, 26, 3]).reshape(T, B)
+    flags = np.zeros((T, B), bool)
+    fragment = random_fragment()._replace(
+        obs=np.ones((T + 1, B, 3), np.float32),
+        first=np.zeros((T + 1, B), bool),
+        action=action.astype(np.int32),
+        extras={"log_prob": np.log(np.array([3, 26, 3], np.float32) / 32)[action]},
+        reward=np.array([1.0, 0.5, -3.0], np.float32)[action],
+        terminated=flags,
+        truncated=flags,
+        valid=~flags,
+    )
+    spec = EnvSpec(Array((3,)), Discrete(3))
+    experiment = toy_runs.small(config(fragment_length=T, learning_rate=1e-2, gamma=0.0))
+    algorithm, network = registry.make(experiment, spec), networks.make(experiment.network, spec, 3)
+    state = jax.jit(lambda key: algorithm.init(key, spec, experiment.algorithm.hyper()))(jax.random.key(0))
+    update = jax.jit(algorithm.update)
+    for _ in range(150):
+        state, _, _ = update(state, fragment, jax.random.key(1))
+    logits, _, _ = network.apply(state.params.network, (), fragment.obs, fragment.first)
+    assert jax.nn.softmax(logits[0, 0])[learned] > 0.7
+
+
+def test_it_reaches_the_optimum_of_catch_by_fragments_of_a_policy_32_updates_old():
+    config = IMPALAConfig(fragment_length=16, learning_rate=5e-3, gamma=0.95, entropy_coef=0.01)
+    experiment = Experiment(config, EnvConfig("podium:Catch-v0", num_envs=16), NetworkConfig(hidden=(32,)))
+    catch, key = toy.make_env("Catch-v0", {}), jax.random.key(0)
+    algorithm, env = registry.make(experiment, catch.spec), vectorize(catch)
+    state = jax.jit(lambda key: algorithm.init(key, catch.spec, config.hyper()))(key)
+    params = deque([algorithm.params(state)] * 33, maxlen=33)
+    rows = jax.jit(lambda params: rollout.start(algorithm, env, params, key, 16))(params[0])
+    collect = jax.jit(lambda params, rows, number: rollout.collect(algorithm, env, params, rows, key, number, 16))
+    update, last = jax.jit(algorithm.update), []
+    for number in range(600):
+        rows, fragment, episodes = collect(params[0], rows, number)
+        state, _, _ = update(state, fragment, key)
+        params.append(algorithm.params(state))
+        if number >= 500:
+            last.append(np.asarray(episodes.returns)[np.asarray(episodes.over)])
+    assert np.concatenate(last).mean() > 0.9
 
 
 def test_with_an_lstm_it_recalls_a_cue():
