@@ -140,6 +140,12 @@ def checkpoints(run: Path) -> list[int]:
     return sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdecimal())
 
 
+def truncate(run: Path, update: int) -> None:
+    """Cut the checkpoint's largest file in half, as a full disk or a crashed machine would."""
+    largest = max((run / "checkpoints" / str(update)).rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else 0)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+
+
 def digest(run: Path) -> str:
     """Of everything in the newest checkpoint: parameters, optimiser, and environments where they have a state."""
     directory = RunDirectory(run)

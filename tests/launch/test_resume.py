@@ -8,7 +8,7 @@ import pytest
 
 import podium
 from launch import commands
-from launch.commands import checkpoints, digest, flags, timeless_rows, tiny, train_with_kills
+from launch.commands import checkpoints, digest, flags, timeless_rows, tiny, train_with_kills, truncate
 from podium.cli.main import main
 from podium.runs.metrics import read_metrics
 
@@ -47,12 +47,6 @@ def copy(run: Path, to: Path) -> Path:
             (target / file.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
             (target / file.relative_to(run)).write_bytes(file.read_bytes())
     return target
-
-
-def truncate(run: Path, update: int) -> None:
-    """Cut the checkpoint's largest file in half, as a full disk or a crashed machine would."""
-    largest = max((run / "checkpoints" / str(update)).rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else 0)
-    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
 
 
 def test_a_truncated_checkpoint_is_skipped_for_the_one_before_and_that_is_said(

@@ -70,6 +70,16 @@ def test_shapes_alone_will_do_as_template(tmp_path: Path) -> None:
     assert params_digest(restored.tree) == params_digest(STATE["train"])
 
 
+def test_a_checkpoint_is_found_and_refused_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_all(tmp_path, [1, 2])
+    monkeypatch.delattr(Checkpoints, "_read_arrays")
+    template = jax.eval_shape(lambda: make_state()["train"])
+    found = Checkpoints(tmp_path).restore(template, part="train", read=False)
+    assert (found.update, found.tree, found.metadata) == (2, template, {"update": 2})
+    with pytest.raises(CheckpointError, match=r"has a leaf \['big'\]"):
+        Checkpoints(tmp_path).restore({"train": template}, read=False)
+
+
 def test_saving_copies_the_tree_once_and_restoring_copies_it_to_the_device_alone(tmp_path: Path) -> None:
     """A replay buffer may be most of the memory there is. NumPy's arrays are counted here, JAX's and Orbax' are not."""
     size = 32 * 2**20
@@ -176,6 +186,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path:
     (note,) = restored.notes
     assert note.startswith("checkpoint 20 cannot be read (")
     assert "\n" not in note
+    unread = Checkpoints(tmp_path).restore(STATE, read=False)
+    assert (unread.update, unread.notes) == (10, [note])
 
 
 def test_one_flipped_bit_in_any_file_is_noticed(tmp_path: Path) -> None:

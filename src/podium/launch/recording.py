@@ -4,6 +4,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,32 +34,38 @@ class Beginning:
     """The training state to go on from, what was counted up to it, and lines to print about it."""
 
     state: Tree
+    """Of shapes alone in a process that does not learn."""
     counts: Counts
     track: Sequence[str]
     notes: tuple[str, ...]
 
 
-def begin(plan: Plan, init_from: RunDirectory | None, track: Sequence[str]) -> Beginning:
-    """At the start, or at another run's parameters."""
-    state = jax.jit(lambda: training.initial_state(plan))()
+def begin(plan: Plan, init_from: RunDirectory | None, track: Sequence[str], learns: bool = True) -> Beginning:
+    """At the start, or at another run's parameters.
+
+    The launcher of processes does not learn: it asks whether its learner could begin, and has no memory for a second
+    replay buffer.
+    """
+    make = partial(training.initial_state, plan)
+    state = jax.jit(make)() if learns else jax.eval_shape(make)
     notes = []
     if init_from is not None:
-        state["train"] = adopt(state["train"], init_from, plan.experiment.algorithm)
+        state["train"] = adopt(state["train"], init_from, plan.experiment.algorithm, learns)
         notes.append(f"{STARTED_FROM}{init_from.name}")
     return Beginning(state, Counts(notes=notes), track, tuple(notes))
 
 
-def begin_again(plan: Plan, directory: RunDirectory) -> Beginning:
+def begin_again(plan: Plan, directory: RunDirectory, learns: bool = True) -> Beginning:
     """At the newest checkpoint that is whole; at the start, if none was written yet."""
     if not Checkpoints(directory.checkpoints).updates():
-        return begin_anew(plan, directory)
+        return begin_anew(plan, directory, learns)
     template = checkpoint_template(plan)
     try:
-        restored = restore(directory, template)
+        restored = restore(directory, template, read=learns)
     except CheckpointError:
         if template.pop("places", None) is None:
             raise
-        restored = restore(directory, template)  # of a Podium that did not keep them yet
+        restored = restore(directory, template, read=learns)  # of a Podium that did not keep them yet
     counts = Counts(**restored.metadata)
     counts.notes += restored.notes
     if plan.in_one_process:
@@ -85,7 +92,7 @@ def checkpoint_template(plan: Plan) -> dict[str, Tree]:
     return state if places is None else state | {"places": places}
 
 
-def begin_anew(plan: Plan, directory: RunDirectory) -> Beginning:
+def begin_anew(plan: Plan, directory: RunDirectory, learns: bool) -> Beginning:
     """At the start of a run that ended before its first checkpoint: with its seed, it is the same run again."""
     before = (read_summary(directory.path) or {}).get("notes", ())
     if source := next((note.removeprefix(STARTED_FROM) for note in before if note.startswith(STARTED_FROM)), None):
@@ -93,7 +100,7 @@ def begin_anew(plan: Plan, directory: RunDirectory) -> Beginning:
         raise ConfigError(
             f"run {directory.name} has no checkpoint yet, and began from another run: start it by `{again}`"
         )
-    fresh = begin(plan, None, used_trackers(directory.path))
+    fresh = begin(plan, None, used_trackers(directory.path), learns)
     note = "there was no checkpoint yet, so the run began again from its start"
     fresh.counts.notes.append(note)
     if plan.in_one_process:
@@ -108,8 +115,8 @@ def record(
     bar: Progress,
     interrupt: threading.Event,
     on_report: OnReport | None,
-    run: Callable[[Recorder], Tree],
-) -> tuple[Recorder, Tree]:
+    run: Callable[[Recorder], None],
+) -> None:
     """Call `run` with a recorder, and keep the run directory true whatever comes of it."""
     experiment, counts = plan.experiment, beginning.counts
     with (
@@ -119,7 +126,7 @@ def record(
         recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report)
         write_summary(directory.path, summarize(plan, recorder, "running"))
         try:
-            train = run(recorder)
+            run(recorder)
             checkpoints.wait()
         except BaseException as error:
             # Environments that a signal to the whole group ended while they were starting.
@@ -130,7 +137,6 @@ def record(
             raise
     assert recorder.ended is not None
     write_summary(directory.path, summarize(plan, recorder, recorder.ended))
-    return recorder, train
 
 
 def summarize(plan: Plan, recorder: Recorder, status: Status, score: float | None = None) -> Summary:
@@ -155,10 +161,10 @@ def summarize(plan: Plan, recorder: Recorder, status: Status, score: float | Non
     )
 
 
-def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig) -> Tree:
+def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig, read: bool = True) -> Tree:
     """Another run's training state, but with this run's hyper-parameters and its schedule from the start."""
     try:
-        adopted = restore(source, train, part="train").tree
+        adopted = restore(source, train, part="train", read=read).tree
     except CheckpointError as error:
         raise ConfigError(f"--init-from {source.name}: {error}") from None
     is_hyper = config.is_hyper

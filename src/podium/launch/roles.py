@@ -17,7 +17,6 @@ from podium.algorithms.algorithm import Members
 from podium.core import settings
 from podium.core.config import Experiment
 from podium.core.machine import count_cores
-from podium.core.types import Tree
 from podium.launch import crew, recording, training
 from podium.launch.evaluation import draw_without_a_screen, play_versions
 from podium.launch.following import Follow
@@ -67,7 +66,7 @@ def learner(context: WorkerContext) -> None:
         watchdog.be_patient()
         worker, endpoints = build(context, run, plan, layouts, beginning, transport, publisher, stack)
 
-        def work(recorder: Recorder) -> Tree:
+        def work(recorder: Recorder) -> None:
             def count() -> Samples:
                 return tally(run.ledger, payload["since"], running=True)
 
@@ -88,7 +87,6 @@ def learner(context: WorkerContext) -> None:
                 recorder.start(time.monotonic() - began)
                 training.learn(worker, recorder, watchdog, WorkerFigures(context, run, worker))
                 watchdog.be_patient()  # the last checkpoint
-            return worker.state
 
         with bar:
             recording.record(plan, run, beginning, bar, context.stop, None, work)

@@ -13,7 +13,6 @@ import jax
 from podium.core import toml
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
-from podium.core.types import Tree
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
@@ -54,7 +53,7 @@ def train(
     """
     require_trackers(track)
     plan = settle(plan)
-    beginning = begin(plan, init_from, track)
+    beginning = begin(plan, init_from, track, learns=plan.in_one_process)
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
     with directory.hold():
         _write_experiment(directory, plan.experiment)
@@ -75,7 +74,7 @@ def resume(
     with directory.hold():
         with directory.write_alone():
             pass  # if the launcher of before was killed, its learner writes a last checkpoint
-        beginning = begin_again(plan, directory)
+        beginning = begin_again(plan, directory, learns=plan.in_one_process)
         if not _lacks_its_end(plan, directory):
             _refuse_ended(plan, directory, beginning.counts)
         if not plan.in_one_process:
@@ -136,8 +135,8 @@ def _run(
                 _close_books(plan, directory, beginning, bar, interrupt)
             elif plan.in_one_process:
 
-                def run(recorder: Recorder) -> Tree:
-                    return training.run(plan, recorder, bar, beginning.state)
+                def run(recorder: Recorder) -> None:
+                    training.run(plan, recorder, bar, beginning.state)
 
                 record(plan, directory, beginning, bar, interrupt, watch, run)
             else:
@@ -152,12 +151,11 @@ def _close_books(
     if (read_summary(directory.path) or {}).get("status") == "done":
         return
 
-    def end(recorder: Recorder) -> Tree:
+    def end(recorder: Recorder) -> None:
         if not plan.in_one_process:
             since = next_incarnation(directory.ledger)
             recorder.tally = lambda: tally(directory.ledger, since)
         recorder.ended = "done"
-        return beginning.state["train"]
 
     record(plan, directory, beginning, bar, interrupt, None, end)
 

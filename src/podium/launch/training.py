@@ -58,12 +58,12 @@ def example(plan: Plan) -> Fragment:
     return layouts.record.tree(layouts.record.schema.fields).fragment
 
 
-def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
-    """Train from `state` until a limit, an interrupt or an error; returns the final training state."""
-    return (run_fused if plan.mode == "fused" else run_workers)(plan, recorder, progress, state)
+def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
+    """Train from `state` until a limit, an interrupt or an error."""
+    (run_fused if plan.mode == "fused" else run_workers)(plan, recorder, progress, state)
 
 
-def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
+def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
     """Dispatch after dispatch of one XLA program."""
     fused = _fused(plan)
     now = fused.place(FusedState(**state))
@@ -83,10 +83,9 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
             recorder.report(steps, metrics, episodes)
         if recorder.checkpoint_due() or recorder.ended is not None:
             recorder.save(now._asdict())
-    return now.train
 
 
-def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> Tree:
+def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
     """Learner and actors as threads of this process."""
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
     books, update = Books(None), recorder.counts.updates
@@ -107,7 +106,6 @@ def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree)
         recorder.start(time.monotonic() - began)
         with learner, crew:
             learn(learner, recorder, crew.check, places=crew.places)
-        return learner.state
 
 
 def make_learner(

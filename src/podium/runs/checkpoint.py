@@ -102,10 +102,13 @@ class Checkpoints:
                 self._thread.shutdown(wait=False)
                 self._thread = None
 
-    def restore(self, template: Tree, update: int | None = None, part: str | None = None) -> Restored:
+    def restore(
+        self, template: Tree, update: int | None = None, part: str | None = None, read: bool = True
+    ) -> Restored:
         """Read the newest checkpoint that is whole (or only `update`) into a tree like the template.
 
-        `part` reads one entry of a saved dict: `restore(params, part="params")`.
+        `part` reads one entry of a saved dict: `restore(params, part="params")`. Without `read` it finds, checks and
+        refuses the same, but brings no array into memory: the tree is the template.
         """
         self.wait()
         notes: list[str] = []
@@ -116,11 +119,12 @@ class Checkpoints:
                 stored = [(i, leaf) for i, leaf in enumerate(_to_leaves(header)) if leaf.path.startswith(prefix)]
                 leaves = [Leaf(leaf.path.removeprefix(prefix), leaf.shape, leaf.dtype, leaf.weak) for _, leaf in stored]
                 check_fit(leaves, template)
-                arrays = self._read_arrays(candidate, header)
+                verify_checksums(self.path / str(candidate))
+                arrays = self._read_arrays(candidate, header) if read else None
             except UNREADABLE as error:
                 notes.append(f"checkpoint {candidate} cannot be read ({_one_line(error)})")
                 continue
-            tree = put_leaves(template, leaves, [arrays[i] for i, _ in stored])
+            tree = template if arrays is None else put_leaves(template, leaves, [arrays[i] for i, _ in stored])
             return Restored(candidate, tree, header["metadata"], notes)
         raise CheckpointError(f"{self.path} has no checkpoint to go on from{': ' if notes else ''}{'; '.join(notes)}")
 
@@ -196,7 +200,6 @@ class Checkpoints:
     def _read_arrays(self, update: int, header: dict[str, Any]) -> list[np.ndarray]:
         import orbax.checkpoint as ocp
 
-        verify_checksums(self.path / str(update))
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             args = ocp.args.Composite(leaves=ocp.args.StandardRestore())
             stored = checkpointer.restore(self.path / str(update), args=args)["leaves"]
