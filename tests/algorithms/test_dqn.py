@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from podium.algorithms import dqn
-from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
+from podium.algorithms.algorithm import Algorithm, Drawn, Replay, Transitions
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
@@ -405,13 +405,24 @@ def test_a_burn_in_without_memory_is_refused():
         dqn.make(config.algorithm, config, SPEC)
 
 
+def test_a_batch_of_sequences_has_as_many_steps_as_one_of_single_steps():
+    for network, rows in ((NetworkConfig(hidden=(8, 8)), 32), (GRU, 4)):
+        config = experiment(network=network)
+        experience = dqn.make(config.algorithm, config, SPEC).experience
+        assert isinstance(experience, Replay)
+        assert experience.batch_size == rows
+    config = experiment(network=GRU, batch_size=20)
+    with pytest.raises(ConfigError, match=r"algorithm.batch_size = 20: .* a multiple of algorithm.fragment_length = 8"):
+        dqn.make(config.algorithm, config, SPEC)
+
+
 @pytest.mark.parametrize(
     ("env", "optimum", "options"),
     [
         ("Catch-v0", 1.0, {"priority_exponent": 0.6, "n_step": 3}),
         ("Chain-v0", 9.0, {}),
         ("Masked-v0", 8.0, {"double": False, "dueling": False}),
-        ("Memory-v0", 1.0, {"n_step": 3, "burn_in": 2, "batch_size": 16, "priority_exponent": 0.6}),
+        ("Memory-v0", 1.0, {"n_step": 3, "burn_in": 2, "batch_size": 128, "priority_exponent": 0.6}),
     ],
 )
 def test_it_finds_the_known_optimum(env, optimum, options):

@@ -20,7 +20,7 @@ SETTINGS = {
     "network.memory_size": 8,
     "algorithm.burn_in": 4,
     "algorithm.fragment_length": 32,
-    "algorithm.batch_size": 16,
+    "algorithm.batch_size": 512,
     "algorithm.update_ratio": 0.125,
     "algorithm.learning_starts": 256,
     "algorithm.buffer_size": 4096,

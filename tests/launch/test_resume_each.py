@@ -25,7 +25,7 @@ FRAGMENTS = {"algorithm.fragment_length": 8}
 REPLAY = FRAGMENTS | {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, "algorithm.learning_starts": 100}
 # Everything that a buffer can hold: priorities, sequences and the memory that they start from.
 SEQUENCES = {"algorithm.burn_in": 2, "algorithm.n_step": 3, "algorithm.priority_exponent": 0.6}
-SEQUENCES |= {"network.memory": "gru", "network.memory_size": 8}
+SEQUENCES |= {"network.memory": "gru", "network.memory_size": 8, "algorithm.batch_size": 128}
 MEMBERS = {"algorithm.population": 8, "algorithm.episode_limit": 20}
 STEPS = 640
 

@@ -1,4 +1,4 @@
-"""What algorithms of drawn rows share: experience, units of actions, weights of rows, Adam, target networks.
+"""What algorithms of drawn rows share: experience, units of actions, weights of rows, regression, target networks.
 
 box = make_box(spec, "sac")
 rows, share = weigh(drawn, axis)                   # sums over rows with a share are means over all devices
@@ -78,11 +78,19 @@ def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:
 
 
 def experience(config: OffPolicyConfig, sequences: bool = False) -> Replay:
-    """The experience that the configuration asks for: steps, or whole fragments."""
+    """The experience that the configuration asks for: single steps, or whole sequences of as many steps."""
+    length, rows = config.fragment_length, config.batch_size
+    if sequences:
+        rows, rest = divmod(rows, length)
+        if rest:
+            raise ConfigError(
+                f"algorithm.batch_size = {config.batch_size}: with a recurrent network it must be a multiple of "
+                f"algorithm.fragment_length = {length}, since what is drawn are whole sequences"
+            )
     return Replay(
-        length=config.fragment_length,
+        length=length,
         discount=config.gamma,
-        batch_size=config.batch_size,
+        batch_size=rows,
         capacity=config.buffer_size,
         starts=config.learning_starts,
         ratio=config.update_ratio,

@@ -96,7 +96,8 @@ class TopologyConfig(Section):
     """How workers reach each other: memory (threads of one process), shm (processes of one machine), tcp (encrypted).
     auto: memory for one actor, else shm where there is Linux, else tcp."""
     staleness: int = 1
-    """How many versions collecting may run ahead of learning; 0 is synchronous and deterministic."""
+    """How many versions collecting may run ahead of learning; 0 is synchronous and deterministic. Replay workers add
+    up to as many again, and 4."""
     devices: int | None = None
     """Devices that a fused run shards its environments over. None: every accelerator, or as many cores as have
     4,096 rows of a minibatch each, or two, one for policy and one for value (algorithm.grad_norm_of=each)."""

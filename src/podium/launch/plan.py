@@ -222,7 +222,7 @@ def _check_replay_workers(experiment: Experiment, algorithm: Algorithm, actors: 
             f"than limits.total_steps = {experiment.limits.total_steps}, since nothing is reported before"
         )
     if algorithm.experience.batch_size % workers:
-        raise ConfigError(f"{where} must divide algorithm.batch_size = {algorithm.experience.batch_size}")
+        raise ConfigError(f"{where} must divide the {algorithm.experience.batch_size} rows of algorithm.batch_size")
 
 
 def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:

@@ -14,7 +14,7 @@ class OffPolicyConfig(AlgorithmConfig):
     fragment_length: int = 64
     """Steps of each environment between two rounds of updates (T)."""
     batch_size: int = 256
-    """Rows drawn for each update: steps, or sequences of a recurrent network."""
+    """Steps drawn for each update; of a recurrent network whole sequences, so a multiple of fragment_length."""
     buffer_size: int = 1_000_000
     """Env steps that are kept; the oldest go first."""
     learning_starts: int = 1_000
