@@ -70,6 +70,22 @@ def learn(what: Algorithm, fragments: list[Fragment]) -> tuple[Seen, list[dict]]
     return state, told
 
 
+def test_updates_made_in_parts_are_those_made_at_once():
+    what, pieces = algorithm(ratio=2.0, priority_exponent=0.6), [fragment(1.0), fragment(2.0)]
+    at_once, told = learn(what, pieces)
+    state, store = Seen(jnp.int32(0), jnp.float32(0)), learning.init(what, fragment())
+    for number, piece in enumerate(pieces):
+        store, due = learning.take_in(what, store, piece)
+        assert int(due) == 16
+        sums = learning.no_sums(what, state, store)
+        for begin in (0, 7, 14):
+            end = min(begin + 7, 16)
+            key = jax.random.key(number)
+            state, store, sums = learning.update_some(what, state, store, sums, key, begin, end)
+        assert float(sums["number"]) / 16 == told[number]["number"]
+    assert (int(state.updates), float(state.rewards)) == (32, float(at_once.rewards))
+
+
 def test_updates_start_with_enough_valid_steps_and_then_follow_the_ratio():
     # 8, 16, 22, 30 and 38 valid steps: enough from the third fragment on, 0.5 for each step.
     state, told = learn(algorithm(starts=20), [fragment(), fragment(), fragment(reset=1), fragment(), fragment()])
@@ -112,7 +128,7 @@ def test_a_batch_that_devices_cannot_share_is_refused_in_one_line():
     what = algorithm(batch_size=3)
     state, store = Seen(jnp.int32(0), jnp.float32(0)), learning.init(what, fragment(), devices=2)
     two = jax.tree.map(lambda x: jnp.stack([x, x]), (store, fragment()))
-    with pytest.raises(ConfigError, match=r"algorithm.batch_size = 3: must be a multiple of 2 device"):
+    with pytest.raises(ConfigError, match=r"algorithm.batch_size: its 3 rows must be shared by 2 devices"):
         jax.vmap(lambda s, f: learning.learn(what, state, s, f, jax.random.key(0), "rows"), axis_name="rows")(*two)
 
 

@@ -87,9 +87,10 @@ def test_runs_page_names_every_key_of_the_summary() -> None:
     assert [field.name for field in dataclasses.fields(Summary) if f"`{field.name}" not in page] == []
 
 
-def test_own_algorithm_page_shows_the_example_as_it_is() -> None:
+def test_own_algorithm_page_shows_the_examples_as_they_are() -> None:
     shown = [block.text for block in read_blocks(ROOT / "docs/own-algorithm.md") if block.language == "python"]
-    assert shown == [(ROOT / "examples/reinforce.py").read_text(encoding="utf-8")]
+    names = "reinforce.py", "clipped_sac.py"
+    assert shown == [(ROOT / "examples" / name).read_text(encoding="utf-8") for name in names]
 
 
 def test_reinforce_example_learns_cartpole(place: Path) -> None:

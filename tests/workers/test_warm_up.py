@@ -17,7 +17,7 @@ from podium.protocol.streams import FragmentHeader
 from podium.runs.books import Books
 from podium.workers.fused import Fused
 from podium.workers.layout import make_layouts
-from podium.workers.learner import Learner
+from podium.workers.learner import Learned, Learner
 from workers.compiling import compilations
 
 CONFIG = DQNConfig(fragment_length=4, batch_size=8, buffer_size=64, learning_starts=0)
@@ -35,7 +35,7 @@ def fused() -> Callable[[], object]:
     return lambda: jax.block_until_ready(program.dispatch(state, 10**9))
 
 
-def with_workers() -> Callable[[], object]:
+def with_workers(beat: Callable[[], None] = lambda: None) -> Callable[[], Learned | None]:
     layouts = make_layouts(ALGORITHM, ENV.spec, EXPERIMENT, 4)
     transport = MemoryTransport()
     receiver = transport.sample_receiver(layouts.record.schema)
@@ -44,13 +44,12 @@ def with_workers() -> Callable[[], object]:
     fragment = layouts.record.tree(layouts.record.schema.fields).fragment
     store = jax.jit(lambda: learning.init(ALGORITHM, fragment))()
     first, key = Version(0, 0), jax.random.key(1)
-    learner = Learner(
-        ALGORITHM, layouts, state, store, key, first, receiver, publisher, Books(None), slots=1, staleness=1
-    )
+    ends = receiver, publisher, Books(None)
+    learner = Learner(ALGORITHM, layouts, state, store, key, first, *ends, slots=1, staleness=1, beat=beat)
     learner.publish()
     learner.warm_up()
 
-    def learn() -> object:
+    def learn() -> Learned | None:
         with closing(transport.sample_sender(receiver.endpoint, layouts.record.schema, SenderId(0, 0), 1)) as sender:
             buffer = sender.acquire(10.0)
             assert buffer is not None
@@ -68,3 +67,20 @@ def test_the_first_round_compiles_nothing(make: Callable[[], Callable[[], object
     with compilations() as compiled:
         assert run() is not None
     assert compiled == []
+
+
+def test_many_updates_are_made_in_parts_with_a_sign_of_life_after_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, beats = {}, []
+    for part in (64, 5):
+        monkeypatch.setattr("podium.workers.learner.ROUND", part)
+        beats.append(0)
+
+        def beat() -> None:
+            beats[-1] += 1
+
+        learned = with_workers(beat)()
+        assert learned is not None
+        metrics[part] = learned.metrics
+    assert beats == [1, 4]  # of 16 updates
+    assert metrics[5]["gradient_updates"] == 16
+    assert {name: float(x) for name, x in metrics[5].items()} == {name: float(x) for name, x in metrics[64].items()}

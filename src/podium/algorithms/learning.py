@@ -35,20 +35,14 @@ def learn(
     algorithm: Algorithm, train: Tree, store: Tree, fragment: Fragment, key: jax.Array, axis: str | None = None
 ) -> tuple[Tree, Tree, dict[str, jax.Array]]:
     """Make of the fragment what the algorithm makes of it: an update, or some after it was stored."""
-    experience = algorithm.experience
-    if isinstance(experience, Fragments):
+    if isinstance(algorithm.experience, Fragments):
         train, metrics, _ = algorithm.update(train, fragment, key, axis)
         return train, store, metrics
-    assert isinstance(experience, Replay), "members are not fragments"
-    store = replay.add(experience, store, fragment)
-    devices = 1 if axis is None else jax.lax.axis_size(axis)
-    most = updates_per_fragment(experience, fragment.valid.size * devices)
-    enough = add_up(store.steps, axis) >= experience.starts
-    # Steps count, reset rows do not: what they leave of an update is kept for the next fragment.
-    asked = experience.ratio * add_up(jnp.sum(fragment.valid), axis)
-    owed = store.owed + jnp.where(enough, asked, 0.0)
-    turns = jnp.minimum(jnp.floor(owed + ROUNDING).astype(jnp.int32), most)
-    return _update_from(store._replace(owed=owed - turns), algorithm, train, key, most, turns, axis)
+    store, turns = take_in(algorithm, store, fragment, axis)
+    sums = no_sums(algorithm, train, store, axis)
+    train, store, sums = update_some(algorithm, train, store, sums, key, 0, turns, axis)
+    metrics = {name: total / jnp.maximum(turns, 1) for name, total in sums.items()}
+    return train, store, metrics | {GRADIENT_UPDATES: turns}
 
 
 def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,41 +67,73 @@ def updates_per_fragment(experience: Replay, rows: int) -> int:
     return round(updates)
 
 
-def _update_from(
-    store: replay.Buffer,
+def take_in(
+    algorithm: Algorithm, store: replay.Buffer, fragment: Fragment, axis: str | None = None
+) -> tuple[replay.Buffer, jax.Array]:
+    """The buffer with the fragment in it, and how many updates are due now: they are counted as made."""
+    experience = _replay(algorithm)
+    store = replay.add(experience, store, fragment)
+    enough = add_up(store.steps, axis) >= experience.starts
+    # Steps count, reset rows do not: what they leave of an update is kept for the next fragment.
+    asked = experience.ratio * add_up(jnp.sum(fragment.valid), axis)
+    owed = store.owed + jnp.where(enough, asked, 0.0)
+    turns = jnp.minimum(jnp.floor(owed + ROUNDING).astype(jnp.int32), _most(algorithm, store, axis))
+    return store._replace(owed=owed - turns), turns
+
+
+def update_some(
     algorithm: Algorithm,
     train: Tree,
+    store: replay.Buffer,
+    sums: dict[str, jax.Array],
     key: jax.Array,
-    most: int,
-    turns: jax.Array,
-    axis: str | None,
-) -> tuple[Tree, Tree, dict[str, jax.Array]]:
-    """So many updates, and never more than `most`, each of rows drawn anew."""
-    experience = algorithm.experience
-    assert isinstance(experience, Replay)
-    devices = 1 if axis is None else jax.lax.axis_size(axis)
-    if experience.batch_size % devices:
-        raise ConfigError(f"algorithm.batch_size = {experience.batch_size}: must be a multiple of {devices} device(s)")
+    begin: jax.Array | int,
+    end: jax.Array | int,
+    axis: str | None = None,
+) -> tuple[Tree, replay.Buffer, dict[str, jax.Array]]:
+    """The updates [begin, end) of those that are due after a fragment, each of rows drawn anew; `sums` of their metrics
+    grow. In however many parts they are made, they are the same.
+    """
     key = key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis))
-    keys = jax.random.split(key, (most, 2))
-
-    def update(train: Tree, tree: Tree, top: jax.Array, number: jax.Array) -> tuple:
-        buffer = store._replace(tree=tree, top=top)
-        draw_key, learn_key = keys[number]
-        drawn, index = replay.draw(experience, buffer, draw_key, experience.batch_size // devices, axis)
-        train, metrics, priorities = algorithm.update(train, drawn, learn_key, axis)
-        buffer = replay.reprioritize(experience, buffer, index, priorities)
-        return train, buffer.tree, buffer.top, metrics
+    keys = jax.random.split(key, (_most(algorithm, store, axis), 2))
 
     def add_update(number: jax.Array, carry: tuple) -> tuple:
         train, tree, top, sums = carry
-        *after, metrics = update(train, tree, top, number)
+        *after, metrics = _update(algorithm, train, store._replace(tree=tree, top=top), keys[number], axis)
         return *after, jax.tree.map(jnp.add, sums, metrics)
 
     # The fragments are outside of the loop, which has no turns where there is not enough: a branch, or a loop that
     # returned them, would copy the buffer.
-    shapes = jax.eval_shape(update, train, store.tree, store.top, jnp.int32(0))[-1]
-    sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    train, tree, top, sums = jax.lax.fori_loop(0, turns, add_update, (train, store.tree, store.top, sums))
-    metrics = {name: total / jnp.maximum(turns, 1) for name, total in sums.items()}
-    return train, store._replace(tree=tree, top=top), metrics | {GRADIENT_UPDATES: turns}
+    train, tree, top, sums = jax.lax.fori_loop(begin, end, add_update, (train, store.tree, store.top, sums))
+    return train, store._replace(tree=tree, top=top), sums
+
+
+def no_sums(algorithm: Algorithm, train: Tree, store: replay.Buffer, axis: str | None = None) -> dict[str, jax.Array]:
+    """What `update_some` begins to add to."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0)))
+    shapes = jax.eval_shape(lambda *given: _update(algorithm, *given, axis)[-1], train, store, keys)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
+def _update(algorithm: Algorithm, train: Tree, buffer: replay.Buffer, keys: jax.Array, axis: str | None) -> tuple:
+    """One update: the training state, the buffer's priorities, and metrics."""
+    experience, devices = _replay(algorithm), 1 if axis is None else jax.lax.axis_size(axis)
+    if experience.batch_size % devices:
+        raise ConfigError(f"algorithm.batch_size: its {experience.batch_size} rows must be shared by {devices} devices")
+    draw_key, learn_key = keys
+    drawn, index = replay.draw(experience, buffer, draw_key, experience.batch_size // devices, axis)
+    train, metrics, priorities = algorithm.update(train, drawn, learn_key, axis)
+    buffer = replay.reprioritize(experience, buffer, index, priorities)
+    return train, buffer.tree, buffer.top, metrics
+
+
+def _replay(algorithm: Algorithm) -> Replay:
+    assert isinstance(algorithm.experience, Replay), "members are not fragments"
+    return algorithm.experience
+
+
+def _most(algorithm: Algorithm, store: replay.Buffer, axis: str | None) -> int:
+    """Updates after a fragment in which every row is a step."""
+    _, length, columns = store.fragments.valid.shape
+    devices = 1 if axis is None else jax.lax.axis_size(axis)
+    return updates_per_fragment(_replay(algorithm), length * columns * devices)

@@ -64,7 +64,7 @@ def learner(context: WorkerContext) -> None:
         publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
         build = _learner_of_rows if plan.experiment.topology.replay_workers else _learner_of_fragments
         watchdog.be_patient()
-        worker, endpoints = build(context, run, plan, layouts, beginning, transport, publisher, stack)
+        worker, endpoints = build(context, run, plan, layouts, beginning, transport, publisher, stack, watchdog)
 
         def work(recorder: Recorder) -> None:
             def count() -> Samples:
@@ -111,6 +111,7 @@ def _learner_of_fragments(
     transport: Transport,
     publisher: ParameterPublisher,
     stack: ExitStack,
+    beat: Callable[[], None],
 ) -> tuple[Learner | MemberLearner, dict[str, str]]:
     """The learner that actors send their fragments to, and where they do."""
     receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
@@ -118,7 +119,7 @@ def _learner_of_fragments(
     stack.callback(books.close)
     books.open(beginning.counts.env_steps)
     version = Version(context.incarnation, beginning.counts.updates)
-    worker = training.make_learner(plan, layouts, beginning.state, version, receiver, publisher, books)
+    worker = training.make_learner(plan, layouts, beginning.state, version, receiver, publisher, books, beat)
     return worker, {"samples": receiver.endpoint}
 
 
@@ -131,6 +132,7 @@ def _learner_of_rows(
     transport: Transport,
     publisher: ParameterPublisher,
     stack: ExitStack,
+    beat: Callable[[], None],
 ) -> tuple[ReplayLearner, dict[str, str]]:
     """The learner that asks replay workers for rows; nobody sends it anything by himself."""
     shapes, share = make_replay_layouts(plan.replay, layouts), training.make_share(plan)
@@ -141,7 +143,8 @@ def _learner_of_rows(
         ends.append((entry, stack.enter_context(closing(client))))
     version = Version(context.incarnation, beginning.counts.updates)
     clients, follow = [client for _, client in ends], Follow(context.member, ends)
-    return training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow), {}
+    worker = training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow, beat)
+    return worker, {}
 
 
 def replay(context: WorkerContext) -> None:

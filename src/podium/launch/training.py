@@ -116,8 +116,9 @@ def make_learner(
     receiver: SampleReceiver,
     publisher: ParameterPublisher,
     books: Books,
+    beat: Callable[[], None] = lambda: None,
 ) -> Learner | MemberLearner:
-    """The learner of a plan, from a training state on."""
+    """The learner of a plan, from a training state on; it calls `beat` in the midst of long updates."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
     rest = {
         "key": key,
@@ -132,7 +133,7 @@ def make_learner(
         devices = jax.local_devices()[: learner_devices(members)]
         return MemberLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
     train, store = jax.device_put((state["train"], state["store"]))
-    return Learner(plan.algorithm, layouts, train, store, **rest)
+    return Learner(plan.algorithm, layouts, train, store, **rest, beat=beat)
 
 
 def make_replay_learner(
@@ -143,6 +144,7 @@ def make_replay_learner(
     clients: Sequence[InferenceClient],
     publisher: ParameterPublisher,
     follow: Callable[[], None],
+    beat: Callable[[], None],
 ) -> ReplayLearner:
     """The learner of a plan with replay workers."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
@@ -161,6 +163,7 @@ def make_replay_learner(
         updates=share.updates,
         rows=share.rows,
         follow=follow,
+        beat=beat,
     )
 
 

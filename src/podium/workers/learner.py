@@ -5,14 +5,16 @@ only after its update has finished and the new parameters are published. There i
 """
 
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from podium.algorithms import learning
-from podium.algorithms.algorithm import Algorithm, Fragments
-from podium.core.types import Tree
+from podium.algorithms.algorithm import Algorithm, Fragments, Replay
+from podium.core.types import Fragment, Tree
 from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, SampleReceiver
@@ -20,15 +22,65 @@ from podium.runs.books import Books
 from podium.workers.batches import Assembler, Prefetch
 from podium.workers.layout import Layouts
 
+ROUND = 64
+"""Updates from replay in one program at most: as it runs, the process hears no signal and gives no sign of life."""
+
 
 class Learned(NamedTuple):
     """What one update did."""
 
-    metrics: dict[str, jax.Array]
+    metrics: Mapping[str, Any]
     steps: int
     episodes: list[tuple[float, int]]
     staleness_mean: float
     staleness_max: int
+
+
+class _FromFragments:
+    """One update on each fragment."""
+
+    def __init__(self, algorithm: Algorithm, key: jax.Array, beat: Callable[[], None]) -> None:
+        self._program = jit_learning(
+            lambda state, store, fragment, update: learning.learn(
+                algorithm, state, store, fragment, jax.random.fold_in(key, update)
+            )
+        )
+
+    def compile(self, state: Tree, store: Tree, fragment: Fragment) -> None:
+        self._program.lower(state, store, fragment, 0).compile()
+
+    def __call__(self, state: Tree, store: Tree, fragment: Fragment, update: int) -> tuple[Tree, Tree, Mapping]:
+        return jax.block_until_ready(self._program(state, store, fragment, update))
+
+
+class _FromReplay:
+    """As many updates as a fragment asks for, in programs of `ROUND` at most; between them `beat` is called.
+
+    The store is changed in place: a replay buffer may be most of the memory there is.
+    """
+
+    def __init__(self, algorithm: Algorithm, key: jax.Array, beat: Callable[[], None]) -> None:
+        def update(state: Tree, store: Tree, sums: Tree, update: int, begin: int, end: int) -> tuple:
+            return learning.update_some(algorithm, state, store, sums, jax.random.fold_in(key, update), begin, end)
+
+        self._beat = beat
+        self._take_in = jit_learning(partial(learning.take_in, algorithm), donate_argnums=0)
+        self._no_sums = jax.jit(partial(learning.no_sums, algorithm))
+        self._update = jit_learning(update, donate_argnums=1)
+
+    def compile(self, state: Tree, store: Tree, fragment: Fragment) -> None:
+        self._take_in.lower(store, fragment).compile()
+        self._update.lower(state, store, self._no_sums(state, store), 0, 0, 0).compile()
+
+    def __call__(self, state: Tree, store: Tree, fragment: Fragment, update: int) -> tuple[Tree, Tree, Mapping]:
+        store, due = self._take_in(store, fragment)
+        sums, due = self._no_sums(state, store), int(due)
+        for begin in range(0, due, ROUND):
+            done = self._update(state, store, sums, update, begin, min(begin + ROUND, due))
+            state, store, sums = jax.block_until_ready(done)
+            self._beat()
+        means = {name: np.asarray(total) / max(due, 1) for name, total in sums.items()}
+        return state, store, means | {learning.GRADIENT_UPDATES: due}
 
 
 class Learner:
@@ -52,6 +104,7 @@ class Learner:
         books: Books,
         slots: int,
         staleness: int,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = state
         self.store = store
@@ -63,20 +116,15 @@ class Learner:
         self._layouts = layouts
         self._publisher = publisher
         self._books = books
-        # The store is changed in place: a replay buffer may be most of the memory there is.
-        self._learn = jit_learning(
-            lambda state, store, batch, update: learning.learn(
-                algorithm, state, store, batch, jax.random.fold_in(key, update)
-            ),
-            donate_argnums=1,
-        )
+        make = _FromReplay if isinstance(algorithm.experience, Replay) else _FromFragments
+        self._learn = make(algorithm, key, beat)
         welcome_old = not isinstance(algorithm.experience, Fragments)
         self._assembler = Assembler(receiver, books, layouts, slots, staleness, version, welcome_old)
         self._prefetch = Prefetch(self._assembler)
 
     def warm_up(self) -> None:
         """Compile the update; nothing is learned, and nothing copied: the store may be most of the memory there is."""
-        self._learn.lower(self.state, self.store, self._assembler.example(), self.version.update).compile()
+        self._learn.compile(self.state, self.store, self._assembler.example())
 
     def __enter__(self) -> "Learner":
         self._prefetch.__enter__()
@@ -111,8 +159,7 @@ class Learner:
         self.waited_s += time.monotonic() - began
         if batch is None:
             return None
-        learned = self._learn(self.state, self.store, batch.fragment, self.version.update)
-        self.state, self.store, metrics = jax.block_until_ready(learned)
+        self.state, self.store, metrics = self._learn(self.state, self.store, batch.fragment, self.version.update)
         self.version = Version(self.version.incarnation, self.version.update + 1)
         self._books.trained(batch.bookings)
         self.publish()

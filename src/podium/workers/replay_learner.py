@@ -5,6 +5,7 @@ While it trains on one round of updates, the shards draw the next: two requests 
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceClient, ParameterPublisher
 from podium.workers.layout import Layouts
-from podium.workers.learner import Learned
+from podium.workers.learner import ROUND, Learned
 from podium.workers.replay_layout import TURNS, Given, Judged, ReplayLayouts, time_first
 
 CALL_S = 0.2
@@ -40,7 +41,7 @@ class ReplayLearner:
         learned = worker.step(timeout=1.0)       # None: not all rows are there yet
 
     It looks like `learner.Learner` to those who drive it. A shard that comes back empty makes it wait: `follow` is
-    called meanwhile, and may rebind a client to it.
+    called meanwhile, and may rebind a client to it. `beat` is called between the programs that a round is made of.
     """
 
     def __init__(
@@ -57,14 +58,19 @@ class ReplayLearner:
         updates: int,
         rows: int,
         follow: Callable[[], None] = lambda: None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.state, self.store, self.version = state, store, version
         self.waited_s = 0.0
         self._algorithm, self._layouts, self._replay_layouts = algorithm, layouts, replay_layouts
         self._clients, self._publisher, self._follow = list(clients), publisher, follow
         self._shape = (updates, len(self._clients), rows)  # rows of each shard in each update
+        self._part = max(n for n in range(1, min(updates, ROUND) + 1) if updates % n == 0)  # in one program
+        self._beat = beat
         self._learn = jit_learning(
-            lambda state, drawn, update: _update(algorithm, state, drawn, jax.random.fold_in(key, update))
+            lambda state, drawn, update, begin: _update(
+                algorithm, state, drawn, updates, begin, jax.random.fold_in(key, update)
+            )
         )
         self._given: list[list[Given | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
         self._told: list[list[Version | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
@@ -80,7 +86,8 @@ class ReplayLearner:
         given = self._replay_layouts.answer.tree(
             [np.zeros((updates * rows, *field.shape), field.dtype) for field in schema.fields]
         )
-        jax.block_until_ready(self._learn(self.state, self._join([given] * shards), self.version.update))
+        drawn = jax.tree.map(lambda x: x[: self._part], self._join([given] * shards))
+        jax.block_until_ready(self._learn(self.state, drawn, self.version.update, 0))
 
     def __enter__(self) -> "ReplayLearner":
         for turn in range(TURNS):
@@ -120,8 +127,7 @@ class ReplayLearner:
             return None
         turn = self._updates % TURNS
         given = [part for part in self._given[turn] if part is not None]
-        learned = self._learn(self.state, self._join(given), self.version.update)
-        self.state, metrics, priorities = jax.block_until_ready(learned)
+        metrics, priorities = self._update(self._join(given))
         # Shards do not keep step with us: of a round for which they took nothing in, nothing is known.
         self._staleness = _staleness(given, self.version.update) or self._staleness
         self.version = Version(self.version.incarnation, self.version.update + 1)
@@ -131,6 +137,20 @@ class ReplayLearner:
         episodes = [episode for part in given for episode in _episodes(part)]
         self._ask(turn, given, priorities)
         return Learned(metrics, steps, episodes, *self._staleness)
+
+    def _update(self, drawn: Tree) -> tuple[dict[str, Any], Tree]:
+        """All updates of a round: the means of their metrics, and the priorities of all rows, or ()."""
+        told, judged = [], []
+        for begin in range(0, self._shape[0], self._part):
+            part = jax.tree.map(lambda x, begin=begin: x[begin : begin + self._part], drawn)
+            learned = self._learn(self.state, part, self.version.update, begin)
+            self.state, metrics, priorities = jax.block_until_ready(learned)
+            told.append(metrics)
+            judged.append(priorities)
+            self._beat()
+        means = jax.tree.map(lambda *parts: np.mean([np.asarray(part) for part in parts]), *told)
+        joined = jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *judged)
+        return means | {GRADIENT_UPDATES: self._shape[0]}, joined
 
     def publish(self) -> None:
         """Let everybody have the parameters; after an update `step` does, before the first one the caller."""
@@ -185,8 +205,11 @@ def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:
     return {"life": lives, "steps": words}, grown
 
 
-def _update(algorithm: Algorithm, state: Tree, drawn: Tree, key: jax.Array) -> tuple[Tree, dict, Tree]:
-    """Updates of rows [updates, ...], one after another: the means of their metrics, and the priorities of all rows."""
+def _update(
+    algorithm: Algorithm, state: Tree, drawn: Tree, updates: int, begin: jax.Array, key: jax.Array
+) -> tuple[Tree, dict, Tree]:
+    """Updates of rows [n, ...], one after another, the first of which is number `begin` of so many: the means of their
+    metrics, and the priorities of all rows."""
     experience, (rows, share) = algorithm.experience, drawn
     assert isinstance(experience, Replay)
 
@@ -197,11 +220,9 @@ def _update(algorithm: Algorithm, state: Tree, drawn: Tree, key: jax.Array) -> t
         state, metrics, priorities = algorithm.update(state, drawn, key)
         return state, (metrics, priorities)
 
-    count = len(share)
-    batches = time_first(rows), share, jax.random.split(key, count)
-    state, (metrics, priorities) = jax.lax.scan(update, state, batches)
-    means = jax.tree.map(jnp.mean, metrics)
-    return state, means | {GRADIENT_UPDATES: jnp.full((), count, jnp.int32)}, priorities
+    keys = jax.lax.dynamic_slice_in_dim(jax.random.split(key, updates), begin, len(share))
+    state, (metrics, priorities) = jax.lax.scan(update, state, (time_first(rows), share, keys))
+    return state, jax.tree.map(jnp.mean, metrics), priorities
 
 
 def _staleness(given: Sequence[Given], update: int) -> tuple[float, int] | None:
