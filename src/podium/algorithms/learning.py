@@ -99,7 +99,7 @@ def update_some(
 
     def add_update(number: jax.Array, carry: tuple) -> tuple:
         train, tree, top, sums = carry
-        *after, metrics = _update(algorithm, train, store._replace(tree=tree, top=top), keys[number], axis)
+        *after, metrics = _update(algorithm, train, store._replace(tree=tree, top=top), keys[number], axis=axis)
         return *after, jax.tree.map(jnp.add, sums, metrics)
 
     # The fragments are outside of the loop, which has no turns where there is not enough: a branch, or a loop that
@@ -111,11 +111,13 @@ def update_some(
 def no_sums(algorithm: Algorithm, train: Tree, store: replay.Buffer, axis: str | None = None) -> dict[str, jax.Array]:
     """What `update_some` begins to add to."""
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0)))
-    shapes = jax.eval_shape(lambda *given: _update(algorithm, *given, axis)[-1], train, store, keys)
+    shapes = jax.eval_shape(lambda *given: _update(algorithm, *given, axis=axis)[-1], train, store, keys)
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
-def _update(algorithm: Algorithm, train: Tree, buffer: replay.Buffer, keys: jax.Array, axis: str | None) -> tuple:
+def _update(
+    algorithm: Algorithm, train: Tree, buffer: replay.Buffer, keys: jax.Array, *, axis: str | None
+) -> tuple[Tree, Tree, jax.Array, dict[str, jax.Array]]:
     """One update: the training state, the buffer's priorities, and metrics."""
     experience, devices = _replay(algorithm), 1 if axis is None else jax.lax.axis_size(axis)
     if experience.batch_size % devices:
