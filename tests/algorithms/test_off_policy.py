@@ -63,7 +63,7 @@ def test_every_field_of_the_experience_is_what_the_configuration_says():
     asked = Replay(
         length=16,
         discount=0.9,
-        batch_size=32,
+        batch_size=2,  # sequences of 16 steps
         capacity=5_000,
         starts=100,
         ratio=0.5,
