@@ -336,3 +336,21 @@ def test_steps_of_a_shard_are_counted_once_whatever_life_of_it_answers_first() -
         store, more = count(store, [Version(life, steps), Version(0, 0)])
         grown.append(more)
     assert grown == [100, 60, 20, 0, 30, 0, 10]
+
+
+def test_a_round_made_in_parts_gives_the_parameters_and_priorities_of_one_made_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with shards(ALONE) as [shard]:
+        shard.send(7.0)
+        given = jax.tree.map(np.array, shard.draw())
+        ends = []
+        for most in (64, 1):
+            monkeypatch.setattr("podium.workers.replay_learner.ROUND", most)
+            with MemoryTransport() as transport:
+                learner = make_learner(ALGORITHM, [shard], transport)
+                metrics, priorities = learner._update(learner._join([given]))
+            assert metrics["gradient_updates"] == ALONE.updates
+            ends.append(jax.device_get((learner.state, priorities)))
+    assert ALONE.updates > 1
+    jax.tree.map(np.testing.assert_array_equal, *ends)
