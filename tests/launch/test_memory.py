@@ -1,28 +1,44 @@
-"""A replay buffer is refused where it does not fit, and one that would fit is named."""
+"""A replay buffer stays with the learner where it fits, else is streamed; one that fits nowhere is refused."""
 
 import re
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import EnvConfig, Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch import memory
-from podium.launch.plan import make_plan
+from podium.launch.plan import Plan, make_plan
+from podium.launch.program import make_program
 
 SHARDS = {"actors": 4, "replay_workers": 2}
+KEPT = 29e6
+"""Of a million steps of CartPole: an observation of 16 bytes (9 for 8 steps), 4 of action and reward each, 3 flags."""
 
 
-def plan(env: str = "gymnasium:CartPole-v1", steps: int = 10**6, **topology: int) -> None:
+def plan(env: str = "gymnasium:CartPole-v1", steps: int = 10**6, **topology: Any) -> Plan:
     config = DQNConfig(fragment_length=8, batch_size=16, buffer_size=steps)
-    make_plan(Experiment(algorithm=config, env=EnvConfig(env, num_envs=16), topology=TopologyConfig(**topology)))
+    return make_plan(Experiment(algorithm=config, env=EnvConfig(env, num_envs=16), topology=TopologyConfig(**topology)))
+
+
+def have(monkeypatch: pytest.MonkeyPatch, copies: float) -> None:
+    """A host with room for so many copies of a buffer of CartPole."""
+    monkeypatch.setattr(memory, "host_memory", lambda: int(copies * KEPT / memory.ROOM))
 
 
 @pytest.mark.parametrize(
     ("env", "topology"),
-    [("podium:Catch-v0", {}), ("gymnasium:CartPole-v1", {}), ("gymnasium:CartPole-v1", SHARDS)],
-    ids=["fused", "inline", "shards"],
+    [
+        ("podium:Catch-v0", {}),
+        ("podium:Catch-v0", {"replay_workers": 0}),
+        ("gymnasium:CartPole-v1", {}),
+        ("gymnasium:CartPole-v1", {"replay_workers": 0}),
+        ("gymnasium:CartPole-v1", SHARDS),
+    ],
+    ids=["auto", "fused", "auto on the host", "inline", "shards"],
 )
 def test_a_buffer_that_no_machine_holds_is_refused_and_the_one_that_is_named_is_not(env, topology) -> None:
     with pytest.raises(
@@ -35,20 +51,73 @@ def test_a_buffer_that_no_machine_holds_is_refused_and_the_one_that_is_named_is_
     plan(env, int(fits[1].replace(",", "")), **topology)
 
 
-def test_a_learner_needs_room_for_its_buffer_and_for_a_checkpoint_of_it_but_shards_are_in_none(monkeypatch) -> None:
-    kept = 29e6  # of a million steps: an observation of 16 bytes (9 for 8 steps), 4 of action and reward each, 3 flags
-    monkeypatch.setattr(memory, "host_memory", lambda: int(2.9 * kept / memory.ROOM))
-    with pytest.raises(
-        ConfigError, match=r"its 0.0 GB \(0.1 while a checkpoint is written\) do not .*replay_workers=1"
-    ):
-        plan()
+def test_a_buffer_stays_with_the_learner_where_it_fits_thrice_since_checkpoints_are_written_of_it(monkeypatch) -> None:
+    have(monkeypatch, copies=3.1)
+    made = plan()
+    assert (made.replay_workers, made.transport) == (0, "memory")
+    assert made.experiment.topology.replay_workers == 0, "the choice is stored"
+    assert any(re.match(r"replay: 29\.\d MB, on the learner's device", note) for note in made.notes)
+    assert made.asked is not None
+    assert made.asked.replay_workers == 0, "and is not made again when the rest is measured"
+
+
+@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "podium:Memory-v0"], ids=["host", "jax"])
+def test_a_buffer_that_does_not_fit_there_is_streamed_from_a_replay_worker(env, monkeypatch) -> None:
+    have(monkeypatch, copies=2.9 if env.endswith("CartPole-v1") else 1.5)
+    made = plan(env)
+    assert (made.mode, made.replay_workers, made.transport) == ("inline", 1, "shm")
+    assert made.experiment.topology.replay_workers == 1, "the choice is stored"
+    [said] = [note for note in made.notes if note.startswith("replay:")]
+    assert re.search(r"while a checkpoint is written\) do not fit into .* at the learner; 1 worker keeps it", said)
+    assert any(role == "replay" for role in (group.role for group in make_program(made, {}).groups))
+
+
+def test_a_buffer_that_an_accelerator_does_not_hold_is_streamed_from_the_host(monkeypatch) -> None:
+    have(monkeypatch, copies=10)
+    monkeypatch.setattr(memory.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(memory, "memory_of", lambda device: int(1.1 * KEPT / memory.ROOM))
+    assert plan().replay_workers == 0
+    monkeypatch.setattr(memory, "memory_of", lambda device: int(0.9 * KEPT / memory.ROOM))
+    assert plan().replay_workers == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "topology", "settings"),
+    [
+        ("gymnasium:CartPole-v1", {"replay_workers": 0}, "topology.replay_workers=1"),
+        ("gymnasium:CartPole-v1", {"staleness": 0}, "topology.replay_workers=1 topology.staleness=1"),
+        ("gymnasium:CartPole-v1", {"transport": "memory"}, "topology.replay_workers=1 topology.transport=auto"),
+        ("podium:Memory-v0", {"mode": "fused"}, "topology.replay_workers=1 topology.mode=inline"),
+    ],
+)
+def test_where_a_setting_forbids_that_it_is_refused_with_what_would_do(env, topology, settings, monkeypatch) -> None:
+    have(monkeypatch, copies=2.9 if env.endswith("CartPole-v1") else 1.5)
+    with pytest.raises(ConfigError, match=f"steps fit, or keep it in the host's memory, .*: {settings}$"):
+        plan(env, **topology)
+    said = {"mode": "auto"} | {name.split(".")[1]: value for name, value in map(split, settings.split())}
+    plan(env, **{**topology, **said})
+
+
+def split(setting: str) -> tuple[str, Any]:
+    name, value = setting.split("=")
+    return name, int(value) if value.isdigit() else value
+
+
+def test_shards_are_in_no_checkpoint_and_need_room_once(monkeypatch) -> None:
+    have(monkeypatch, copies=1.1)
     plan(**SHARDS)
-    monkeypatch.setattr(memory, "host_memory", lambda: int(3.1 * kept / memory.ROOM))
-    plan()
-    monkeypatch.setattr(memory, "host_memory", lambda: int(0.9 * kept / memory.ROOM))
+    have(monkeypatch, copies=0.9)
     with pytest.raises(ConfigError, match="do not fit") as refused:
         plan(**SHARDS)
     assert "replay_workers" not in str(refused.value)
+
+
+def test_an_environment_that_no_other_process_finds_keeps_its_replay_here_or_is_refused(monkeypatch) -> None:
+    have(monkeypatch, copies=2.9)
+    config = DQNConfig(fragment_length=8, batch_size=16)
+    experiment = Experiment(algorithm=config, env=EnvConfig("__main__:make", num_envs=16))
+    with pytest.raises(ConfigError, match=r"at most [\d,]+ steps fit$"):
+        make_plan(experiment, lambda: gymnasium.make("CartPole-v1"))
 
 
 def test_a_policy_that_only_acts_needs_no_room_for_a_buffer(monkeypatch) -> None:

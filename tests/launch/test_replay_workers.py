@@ -5,12 +5,18 @@ import os
 import random
 import signal
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+import podium
 from launch.commands import LIMIT_S, flags, start, wait_until
+from podium.launch import memory
 from podium.orchestrator.status import read_status
 from podium.runs.metrics import read_metrics
+from podium.workers.learner import ROUND
 
 SETTINGS = {
     "env.num_envs": 4,
@@ -69,6 +75,35 @@ def test_replay_workers_learner_and_actors_may_die_one_by_one_and_all_at_once_an
     assert summary["wall_s"] > summary["compile_s"]
     # Of a round's 128 steps, they may have taken in: those of two rounds drawn, of two ahead, and of a last fragment.
     assert known <= samples["trained"] <= known + 5 * 128
+
+
+def test_a_run_whose_buffer_does_not_fit_beside_its_learner_is_streamed_from_a_replay_worker_and_goes_on_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a JAX environment, which would have been fused; each of its rounds is asked for in two parts."""
+    settings = {
+        "env.num_envs": 8,
+        "network.hidden": (16,),
+        "algorithm.fragment_length": 8,
+        "algorithm.batch_size": 16,
+        "algorithm.update_ratio": 2,
+        "algorithm.learning_starts": 256,
+        "algorithm.buffer_size": 4096,
+        "evaluation.episodes": 0,
+    }
+    monkeypatch.setattr(memory, "host_memory", lambda: 2 * 4096 * 260)  # of the launcher: the workers read its choice
+    run = podium.train("dqn", "podium:Catch-v0", total_steps=3_000, root=tmp_path, set=settings, progress=False)
+    assert run.summary["status"] == "done"
+    assert run.summary["mode"] == "inline"
+    assert run.summary["samples"]["unexplained"] == 0
+    stored = tomllib.loads((run.path / "experiment.toml").read_text())["topology"]
+    assert (stored["mode"], stored["replay_workers"]) == ("inline", 1)
+    assert "do not fit" in (run.path / "log.txt").read_text()
+    assert {row["gradient_updates"] for row in read_metrics(run.path)} == {2 * ROUND}
+    again = podium.resume(run, total_steps=4_000, progress=False)
+    assert again.summary["status"] == "done"
+    assert again.summary["env_steps"] >= 4_000
+    assert any("the replay workers began empty" in note for note in again.summary["notes"])
 
 
 def last_step(run: Path) -> int:

@@ -23,6 +23,7 @@ from podium.workers.layout import Record, make_layouts
 from podium.workers.replay import ReplayWorker, Share
 from podium.workers.replay_layout import TURNS, Given, Judged, make_replay_layouts
 from podium.workers.replay_learner import ReplayLearner, count, start_store
+from podium.workers.replay_requests import Asked, ReplayRequests
 
 LENGTH, ROWS, LIMIT_S, LIFE = 4, 2, 60.0, 7
 CONFIG = DQNConfig(
@@ -35,7 +36,9 @@ LAYOUTS = make_layouts(ALGORITHM, SPEC, EXPERIMENT, ROWS)
 EXPERIENCE = ALGORITHM.experience
 SHAPES = make_replay_layouts(EXPERIENCE, LAYOUTS)
 STEPS = LENGTH * ROWS
-ALONE = Share(steps=STEPS, starts=STEPS, ahead=1, updates=2, rows=8)
+ROUND = 2
+ALONE = Share(steps=STEPS, starts=STEPS, ahead=1, updates=ROUND, rows=8)
+HALVES = replace(ALONE, steps=STEPS / 2, ahead=2, updates=1)
 
 
 class Shard:
@@ -115,9 +118,10 @@ def judge(index: np.ndarray | int, priority: np.ndarray | float, added: int, lif
 
 def make_learner(algorithm: Algorithm, made: list[Shard], transport: MemoryTransport, update: int = 0) -> ReplayLearner:
     publisher = transport.parameter_publisher("main", LAYOUTS.params.schema)
-    state, clients = algorithm.init(jax.random.key(0), SPEC, CONFIG.hyper()), [shard.client for shard in made]
-    rest = jax.random.key(1), Version(0, update), clients, publisher, made[0].share.updates, made[0].share.rows
-    return ReplayLearner(algorithm, LAYOUTS, SHAPES, state, start_store(len(made)), *rest)
+    state, share = algorithm.init(jax.random.key(0), SPEC, CONFIG.hyper()), made[0].share
+    requests = ReplayRequests(SHAPES, [shard.client for shard in made], Asked(share.updates, share.rows))
+    rest = jax.random.key(1), Version(0, update), requests, publisher, ROUND
+    return ReplayLearner(algorithm, LAYOUTS, state, start_store(len(made)), *rest)
 
 
 @contextmanager
@@ -338,19 +342,63 @@ def test_steps_of_a_shard_are_counted_once_whatever_life_of_it_answers_first() -
     assert grown == [100, 60, 20, 0, 30, 0, 10]
 
 
-def test_a_round_made_in_parts_gives_the_parameters_and_priorities_of_one_made_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with shards(ALONE) as [shard]:
+def test_a_round_made_in_parts_gives_the_parameters_and_priorities_of_one_made_at_once() -> None:
+    with shards(ALONE) as [shard], MemoryTransport() as transport:
         shard.send(7.0)
-        given = jax.tree.map(np.array, shard.draw())
+        requests = ReplayRequests(SHAPES, [shard.client], Asked(ROUND, ALONE.rows))
+        batches = requests._join([shard.draw()])
         ends = []
-        for most in (64, 1):
-            monkeypatch.setattr("podium.workers.replay_learner.ROUND", most)
-            with MemoryTransport() as transport:
-                learner = make_learner(ALGORITHM, [shard], transport)
-                metrics, priorities = learner._update(learner._join([given]))
-            assert metrics["gradient_updates"] == ALONE.updates
+        for part in (ROUND, 1):
+            learner = make_learner(ALGORITHM, [shard], transport)
+            cuts = [slice(at, at + part) for at in range(0, ROUND, part)]
+            parts = [jax.tree.map(lambda x, cut=cut: x[cut], batches) for cut in cuts]
+            priorities = np.concatenate([learner._train(piece) for piece in parts])
             ends.append(jax.device_get((learner.state, priorities)))
-    assert ALONE.updates > 1
+    assert ROUND > 1
     jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_a_round_that_is_asked_for_in_parts_is_reported_and_published_at_its_end_with_all_that_came() -> None:
+    with shards(HALVES) as [shard], MemoryTransport() as transport:
+        learner = make_learner(ALGORITHM, [shard], transport, update=5)
+        learner.publish()
+        reader = transport.parameter_reader(learner._publisher.endpoint, LAYOUTS.params.schema)
+        shard.send(1.0, version=1, episode=(5.0, 5))
+        with learner:
+            before = learner.state
+            assert learner.step(LIMIT_S) is None, "the second half is yet to come"
+            assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, learner.state)), strict=True))
+            np.testing.assert_array_equal(learner.store["steps"], 0, "what is not reported is not known")
+            read = reader.read(LIMIT_S)
+            assert read is not None
+            assert read[0] == Version(0, 5)
+            assert learner.step(0.3) is None, "for which half a fragment more is needed"
+            shard.send(1.0, version=5, episode=(7.0, 7))
+            learned = learner.step(LIMIT_S)
+            read = reader.read(LIMIT_S)
+    assert learned is not None
+    assert learned.metrics["gradient_updates"] == ROUND
+    assert learned.steps == 2 * STEPS
+    assert learned.episodes == [(5.0, 5), (7.0, 7)]
+    assert (learned.staleness_mean, learned.staleness_max) == (2.0, 4)
+    assert read is not None
+    assert read[0] == learner.version == Version(0, 6)
+
+
+def test_rows_of_the_next_request_are_on_the_device_before_they_are_asked_for() -> None:
+    with shards(replace(ALONE, steps=0)) as [shard]:
+        shard.send(7.0)
+        requests = ReplayRequests(SHAPES, [shard.client], Asked(ALONE.updates, ALONE.rows))
+        requests.start()
+        first = requests.take(LIMIT_S)
+        assert first is not None
+        while requests._turns[1].batches is None:  # until the shard has drawn them
+            requests.prefetch()
+        ahead = requests._turns[1].batches
+        requests.judge(first, np.ones((ALONE.updates, ALONE.rows)))
+        second = requests.take(0.0)
+        assert second is not None
+        assert second.batches is ahead
+        rows, _ = ahead
+        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(rows))
+        np.testing.assert_array_equal(rows.rewards, 7.0)

@@ -87,9 +87,10 @@ class TopologyConfig(Section):
     """Rows at most that one of them takes at once. None: as many as there are environments."""
     inference_wait_ms: float = 0.5
     """How long one of them waits for more requests before it computes."""
-    replay_workers: int = 0
-    """Processes that keep the replay buffer, each a part of it; actors are divided among them. 0: the learner keeps it
-    (off-policy algorithms)."""
+    replay_workers: int | None = None
+    """Processes that keep the replay buffer in the host's memory, each a part of it, and stream rows to the learner;
+    actors are divided among them. 0: the learner keeps it, on its device. None: 0 where it fits, else 1 (off-policy
+    algorithms)."""
     evaluators: int = 0
     """Processes that play greedy episodes (evaluation.episodes) with the newest version, again and again."""
     transport: Literal["auto", "memory", "shm", "tcp"] = "auto"
@@ -110,7 +111,7 @@ class TopologyConfig(Section):
         self.require("inference_workers", self.inference_workers >= 1, "at least 1")
         self.require("inference_batch", self.inference_batch is None or self.inference_batch >= 1, "at least 1")
         self.require("inference_wait_ms", self.inference_wait_ms >= 0, "at least 0")
-        self.require("replay_workers", self.replay_workers >= 0, "at least 0")
+        self.require("replay_workers", self.replay_workers is None or self.replay_workers >= 0, "at least 0")
         self.require("evaluators", self.evaluators >= 0, "at least 0")
         self.require("slots", self.slots is None or self.slots >= 1, "at least 1")
         self.require("devices", self.devices is None or self.devices >= 1, "at least 1")

@@ -46,7 +46,7 @@ def run(
     """Run a plan's program to its end; raises if it failed."""
     sweep()
     since = next_incarnation(directory.ledger)
-    if plan.experiment.topology.replay_workers:
+    if plan.replay_workers:
         go_back(directory.ledger, beginning.counts.env_steps)
     _begin_summary(plan, directory, beginning, since)
     tail = Tail(directory.metrics, beginning.counts.updates)

@@ -1,9 +1,9 @@
-"""Whether what a run keeps fits where it is kept, asked before anything is made."""
+"""Whether a replay buffer fits where it would be kept, asked before anything is made."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -21,27 +21,54 @@ COPIES = 3
 the copy that is written while training goes on, and what that one is compressed to, which may be as much."""
 
 
-def check_replay_fits(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, devices: int) -> None:
-    """Refuse a learner's replay buffer that is larger than the memory of the devices that share it, or that the host
-    could not write a checkpoint of.
-    """
-    if not isinstance(algorithm.experience, Replay):
-        return
+@dataclass(frozen=True)
+class Room:
+    """Bytes of a replay buffer of so many steps, and of the memory that so many copies of it would have to fit in."""
+
+    kept: int
+    capacity: int
+    memory: int
+    copies: int = 1
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether they fit."""
+        return self.copies * self.kept <= ROOM * self.memory
+
+    @property
+    def lack(self) -> str:
+        """What does not fit into what."""
+        sizes = f"{self.kept / 1e9:,.1f} GB"
+        if self.copies > 1:
+            sizes += f" ({self.copies * self.kept / 1e9:,.1f} while a checkpoint is written)"
+        return f"its {sizes} do not fit into {ROOM * self.memory / 1e9:,.1f} GB"
+
+    def refuse(self, instead: str = "") -> NoReturn:
+        """In one line, with the number of steps that would fit."""
+        steps = int(self.capacity * ROOM * self.memory / (self.copies * self.kept))
+        raise ConfigError(f"algorithm.buffer_size = {self.capacity}: {self.lack}; at most {steps:,} steps fit{instead}")
+
+
+def room_at_learner(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, devices: int) -> Room:
+    """Of a buffer that so many devices of the learner share: theirs, or the host's, which writes checkpoints of it."""
+    assert isinstance(algorithm.experience, Replay)
     kept, capacity = bytes_kept(algorithm, spec, experiment, experiment.env.num_envs), algorithm.experience.capacity
-    if jax.default_backend() != "cpu":
-        _refuse_beyond(memory_of(jax.local_devices()[0]) * devices, kept, capacity)
-    _refuse_beyond(host_memory(), kept, capacity, COPIES)
+    on_host = Room(kept, capacity, host_memory(), COPIES)
+    if jax.default_backend() == "cpu":
+        return on_host
+    on_device = Room(kept, capacity, memory_of(jax.local_devices()[0]) * devices)
+    return on_host if on_device.is_enough else on_device
 
 
-def check_shards_fit(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> None:
-    """Refuse a replay buffer whose parts cannot hold a fragment of so many rows each, or are together more than the
-    host's memory; they are in no checkpoint.
+def room_at_shards(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int, shards: int) -> Room:
+    """Of a buffer in the host's memory, a part of which each of so many shards has for fragments of so many rows; they
+    are in no checkpoint.
     """
-    experience, shards = algorithm.experience, experiment.topology.replay_workers
+    experience = algorithm.experience
     assert isinstance(experience, Replay)
     replay.num_fragments(experience, rows, shards)
     shard = algorithm._replace(experience=replace(experience, capacity=experience.capacity // shards))
-    _refuse_beyond(host_memory(), shards * bytes_kept(shard, spec, experiment, rows), experience.capacity)
+    return Room(shards * bytes_kept(shard, spec, experiment, rows), experience.capacity, host_memory())
 
 
 def bytes_kept(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> int:
@@ -80,19 +107,3 @@ def control_group_limits(groups: Path = Path("/proc/self/cgroup"), root: Path = 
         limit_files = [place / name for place in (group, *group.parents) if place.is_relative_to(top)]
         limits += [text for file in limit_files if file.is_file() and (text := file.read_text().strip()) != "max"]
     return [int(limit) for limit in limits]
-
-
-def _refuse_beyond(memory: int, kept: int, capacity: int, copies: int = 1) -> None:
-    """One line on a buffer that so much memory does not hold so many copies of."""
-    there = ROOM * memory
-    if copies * kept <= there:
-        return
-    sizes = f"{kept / 1e9:,.1f} GB"
-    if copies > 1:
-        sizes += f" ({copies * kept / 1e9:,.1f} while a checkpoint is written)"
-    instead = f"at most {int(capacity * there / (copies * kept)):,} steps fit"
-    if kept <= ROOM * host_memory():
-        instead += ", or keep it in the host's memory, out of checkpoints: topology.replay_workers=1"
-    raise ConfigError(
-        f"algorithm.buffer_size = {capacity}: its {sizes} do not fit into {there / 1e9:,.1f} GB; {instead}"
-    )

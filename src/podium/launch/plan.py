@@ -20,9 +20,8 @@ from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
-from podium.launch import populations
+from podium.launch import populations, replay_keeper
 from podium.launch.devices import configure
-from podium.launch.memory import check_replay_fits, check_shards_fit
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.member_records import BATCHES
@@ -62,6 +61,11 @@ class Plan:
         return self.algorithm.experience
 
     @property
+    def replay_workers(self) -> int:
+        """Who keep the past; 0: the learner does, or nobody."""
+        return self.experiment.topology.replay_workers or 0
+
+    @property
     def buffers(self) -> int:
         """Of each slot: so many versions may it be ahead of the learner, of which members take several each."""
         batches = BATCHES if isinstance(self.algorithm.experience, Members) else 1
@@ -92,30 +96,29 @@ def make_plan(
     env = envs.resolve(experiment.env, env_factory)
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
-    notes = (*notes, env.note, f"mode {mode}: {why}", *_note_idle(experiment, env.spec))
-    topology, experience = experiment.topology, algorithm.experience
+    notes = (*notes, env.note, *_note_idle(experiment, env.spec))
+    experience, importable = algorithm.experience, env_factory is None or _is_importable(experiment, env_factory)
     if isinstance(experience, Members):
         populations.check(experiment, experience, mode)
-    if isinstance(experience, Replay):
-        learning.updates_per_fragment(experience, experience.length * experiment.env.num_envs)
+    devices, workers = 1, experiment.topology.replay_workers or 0
     if mode == "fused":
         _refuse_workers(experiment)
-        if isinstance(experience, Members):
-            devices = populations.choose_devices(experiment, experience)
-        else:
-            devices = _choose_devices(experiment, env.spec)
+        devices = _choose_devices(experiment, algorithm, env.spec)
+    if isinstance(experience, Replay):
+        learning.updates_per_fragment(experience, experiment.steps_per_update)
         if learns:
-            check_replay_fits(algorithm, env.spec, experiment, devices)
-        topology = replace(topology, mode=mode, devices=devices)
-        return Plan(replace(experiment, topology=topology), env, algorithm, mode, 1, 1, "memory", devices, notes)
-    actors = topology.actors or max(1, topology.replay_workers)
-    _check_replay_workers(experiment, algorithm, actors)
+            workers, kept = replay_keeper.choose(experiment, algorithm, env.spec, devices, importable)
+            notes = (*notes, kept)
+    topology = replace(experiment.topology, replay_workers=workers)
+    if mode == "fused" and not workers:
+        experiment = replace(experiment, topology=replace(topology, mode=mode, devices=devices))
+        return Plan(experiment, env, algorithm, mode, 1, 1, "memory", devices, (*notes, f"mode {mode}: {why}"))
+    if mode == "fused":
+        mode, why = "inline", "a fused run has no replay workers"
+    experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
-    if learns and topology.replay_workers:
-        check_shards_fit(algorithm, env.spec, experiment, rows=experiment.env.num_envs // slots)
-    elif learns:
-        check_replay_fits(algorithm, env.spec, experiment, devices=1)
-    importable = env_factory is None or _is_importable(experiment, env_factory)
+    if workers:
+        replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots)
     if transport != "memory" and not importable:
         raise ConfigError(
             f"env = {experiment.env.id}: actors in other processes cannot import it; put it in a module and name it "
@@ -123,7 +126,7 @@ def make_plan(
         )
     asked = topology if _is_open(experiment) else None
     topology = replace(topology, mode=mode, actors=actors, slots=slots, transport=transport)
-    experiment = replace(experiment, topology=topology)
+    experiment, notes = replace(experiment, topology=topology), (*notes, f"mode {mode}: {why}")
     return Plan(experiment, env, algorithm, mode, actors, slots, transport, 1, notes, asked, importable)
 
 
@@ -141,7 +144,7 @@ def _is_open(experiment: Experiment) -> bool:
     """
     topology = experiment.topology
     auto = topology.mode == "auto" and topology.actors is None
-    return auto and topology.staleness > 0 and experiment.env.processes == 0 and topology.replay_workers == 0
+    return auto and topology.staleness > 0 and experiment.env.processes == 0 and not topology.replay_workers
 
 
 def draw(plan: Plan) -> str:
@@ -171,6 +174,8 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
         )
     if wanted != "auto":
         return wanted, "asked for"
+    if experiment.topology.replay_workers:
+        return "inline", "replay workers are asked for"
     return ("inline", "the environment runs on the host") if env.kind == "host" else ("fused", FUSED)
 
 
@@ -195,34 +200,12 @@ def _refuse_workers(experiment: Experiment) -> None:
     """A fused run is one program: it has no actors, and says so."""
     topology = experiment.topology
     for name in ("actors", "slots", "replay_workers"):
-        if getattr(topology, name) not in (None, 1 if name != "replay_workers" else 0):
+        if getattr(topology, name) not in (None, 0 if name == "replay_workers" else 1):
             raise ConfigError(
                 f"topology.{name} = {getattr(topology, name)}: a fused run has no actors; add topology.mode=inline"
             )
     if topology.transport not in ("auto", "memory"):
         raise ConfigError(f"topology.transport = {topology.transport!r}: a fused run has no streams; use auto")
-
-
-def _check_replay_workers(experiment: Experiment, algorithm: Algorithm, actors: int) -> None:
-    workers = experiment.topology.replay_workers
-    if not workers:
-        return
-    where = f"topology.replay_workers = {workers}:"
-    if not isinstance(algorithm.experience, Replay):
-        raise ConfigError(f"{where} {experiment.algorithm.name} has no replay; use 0, or an off-policy algorithm")
-    if actors % workers:
-        raise ConfigError(f"{where} must divide topology.actors = {actors}")
-    if experiment.topology.staleness == 0:  # before learning starts there is no newer version to wait for
-        raise ConfigError(
-            "topology.staleness = 0: must be at least 1 with topology.replay_workers, which nobody waits for"
-        )
-    if algorithm.experience.starts >= experiment.limits.total_steps:
-        raise ConfigError(
-            f"algorithm.learning_starts = {algorithm.experience.starts}: with topology.replay_workers it must be less "
-            f"than limits.total_steps = {experiment.limits.total_steps}, since nothing is reported before"
-        )
-    if algorithm.experience.batch_size % workers:
-        raise ConfigError(f"{where} must divide the {algorithm.experience.batch_size} rows of algorithm.batch_size")
 
 
 def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:
@@ -261,12 +244,14 @@ def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transp
     return "shm" if sys.platform == "linux" else "tcp"
 
 
-def _choose_devices(experiment: Experiment, spec: EnvSpec) -> int:
+def _choose_devices(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec) -> int:
     """All accelerators; of the CPU's cores, as many as have a few thousand rows of each minibatch to work on.
 
     With fewer, meeting to add up gradients takes longer than the second core saves; but one for policy and
     one for value need not meet.
     """
+    if isinstance(algorithm.experience, Members):
+        return populations.choose_devices(experiment, algorithm.experience)
     wanted, available, blocks = experiment.topology.devices, jax.local_device_count(), _blocks(experiment)
     if wanted is None:
         if jax.default_backend() == "cpu":

@@ -30,8 +30,8 @@ def make_program(plan: "Plan", payload: dict[str, Any]) -> Program:
     if plan.mode == "served":
         groups.append(Group("inference", topology.inference_workers, f"{ROLES}:inference", payload, device))
         readers.append("inference")
-    if topology.replay_workers:
-        groups.append(Group("replay", topology.replay_workers, f"{ROLES}:replay", payload, core))
+    if plan.replay_workers:
+        groups.append(Group("replay", plan.replay_workers, f"{ROLES}:replay", payload, core))
     if topology.evaluators:
         groups.append(Group("evaluator", topology.evaluators, f"{ROLES}:evaluator", payload, core))
         readers.append("evaluator")
@@ -51,7 +51,7 @@ def _edges(plan: "Plan", layouts: Layouts, readers: tuple[str, ...]) -> list[Edg
         return Ends(schema, schema)
 
     where = plan.transport
-    kept_by = "replay" if plan.experiment.topology.replay_workers else "learner"
+    kept_by = "replay" if plan.replay_workers else "learner"
     record, sharded = ends(layouts.record.schema), kept_by == "replay"
     edges = [
         Edge("samples", ("actor",), (kept_by,), schema=record, transport=where, sharded=sharded),

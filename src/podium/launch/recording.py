@@ -74,7 +74,7 @@ def begin_again(plan: Plan, directory: RunDirectory, learns: bool = True) -> Beg
     if is_over(plan, counts):
         said = f"checkpoint {restored.update} is the last one: nothing is left to train"
         return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
-    if plan.experiment.topology.replay_workers:
+    if plan.replay_workers:
         counts.notes.append(f"resumed at update {counts.updates}: the replay workers began empty")
     if plan.mode != "fused" and "places" not in template:
         counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")

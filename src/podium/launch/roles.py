@@ -44,8 +44,8 @@ from podium.workers.member_actor import Mean
 from podium.workers.member_learner import MemberLearner
 from podium.workers.policies import InlinePolicy, Policy
 from podium.workers.replay import ReplayWorker
-from podium.workers.replay_layout import make_replay_layouts
-from podium.workers.replay_learner import TURNS, ReplayLearner
+from podium.workers.replay_layout import TURNS, make_replay_layouts
+from podium.workers.replay_learner import ReplayLearner
 from podium.workers.served_policy import ServedPolicy
 
 REPLY_LIMIT_S = 10.0
@@ -62,9 +62,12 @@ def learner(context: WorkerContext) -> None:
         bar = Progress(plan.experiment.limits.total_steps)
         transport = stack.enter_context(_transport(context, plan))
         publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        build = _learner_of_rows if plan.experiment.topology.replay_workers else _learner_of_fragments
         watchdog.be_patient()
-        worker, endpoints = build(context, run, plan, layouts, beginning, transport, publisher, stack, watchdog)
+        given = context, run, plan, layouts, beginning, transport, publisher, stack
+        if plan.replay_workers:
+            worker, endpoints = _learner_of_rows(*given), {}
+        else:
+            worker, endpoints = _learner_of_fragments(*given, watchdog)
 
         def work(recorder: Recorder) -> None:
             def count() -> Samples:
@@ -132,26 +135,24 @@ def _learner_of_rows(
     transport: Transport,
     publisher: ParameterPublisher,
     stack: ExitStack,
-    beat: Callable[[], None],
-) -> tuple[ReplayLearner, dict[str, str]]:
+) -> ReplayLearner:
     """The learner that asks replay workers for rows; nobody sends it anything by himself."""
-    shapes, share = make_replay_layouts(plan.replay, layouts), training.make_share(plan)
+    shapes, share = make_replay_layouts(plan.replay, layouts), training.make_share(plan, layouts)
     schemas, life = (shapes.request.schema, shapes.answer.schema), SenderId(0, context.incarnation)
     rows, ends = [share.updates * share.rows] * TURNS, []
-    for entry in wait_for(context, "replay", plan.experiment.topology.replay_workers):
+    for entry in wait_for(context, "replay", plan.replay_workers):
         client = transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, PEER_LIMIT_S)
         ends.append((entry, stack.enter_context(closing(client))))
     version = Version(context.incarnation, beginning.counts.updates)
     clients, follow = [client for _, client in ends], Follow(context.member, ends)
-    worker = training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow, beat)
-    return worker, {}
+    return training.make_replay_learner(plan, layouts, beginning.state, version, clients, publisher, follow)
 
 
 def replay(context: WorkerContext) -> None:
     """Keep this shard's part of the past."""
     with ExitStack() as stack:
         run, plan, watchdog = stack.enter_context(_watched(context))
-        layouts, workers = _layouts(plan), plan.experiment.topology.replay_workers
+        layouts, workers = _layouts(plan), plan.replay_workers
         experience = replace(plan.replay, capacity=plan.replay.capacity // workers)
         shapes, life = make_replay_layouts(experience, layouts), context.payload["since"] + context.incarnation
         transport = stack.enter_context(_transport(context, plan))
@@ -162,7 +163,7 @@ def replay(context: WorkerContext) -> None:
         books.begin(life)
         _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
         key = jax.random.fold_in(jax.random.fold_in(key, context.index), life)
-        share, beat = training.make_share(plan), Beat(context, watchdog)
+        share, beat = training.make_share(plan, layouts), Beat(context, watchdog)
         worker = ReplayWorker(experience, layouts, shapes, receiver, server, books, share, key, life, beat)
         worker.warm_up()
         context.member.announce({"samples": receiver.endpoint, "inference": server.endpoint})
@@ -203,7 +204,7 @@ def actor(context: WorkerContext) -> None:
             make = partial(crew.make_actor, plan, layouts, slots, policy)
         watchdog.be_patient()
         stack.callback(crew.close_slots, slots)
-        shards = plan.experiment.topology.replay_workers
+        shards = plan.replay_workers
         keeper = wait_for(context, "replay", shards)[context.index % shards] if shards else peer
         samples = keeper.endpoints["samples"]
         watchdog.be_patient()

@@ -1,5 +1,6 @@
 """Runs a plan to its end: compile, loop, report, checkpoint, summary."""
 
+import math
 import signal
 import threading
 import time
@@ -27,12 +28,16 @@ from podium.runs.recorder import Recorder
 from podium.runs.summary import Samples
 from podium.workers.fused import Fused, FusedState
 from podium.workers.layout import Layouts, make_layouts
-from podium.workers.learner import Learner
+from podium.workers.learner import ROUND, Learner
 from podium.workers.member_learner import MemberLearner
 from podium.workers.population import Population
 from podium.workers.replay import Share
 from podium.workers.replay_layout import make_replay_layouts
 from podium.workers.replay_learner import ReplayLearner, start_store
+from podium.workers.replay_requests import Asked, ReplayRequests
+
+REQUEST_BYTES = 64_000_000
+"""Of rows that replay workers give at a time, as far as updates can be cut."""
 
 
 def initial_state(plan: Plan) -> Tree:
@@ -45,7 +50,7 @@ def initial_state(plan: Plan) -> Tree:
         return _fused(plan).init()._asdict()
     key, _, _ = jax.random.split(run_key(plan.experiment.seed), 3)
     train = plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())
-    if shards := plan.experiment.topology.replay_workers:
+    if shards := plan.replay_workers:
         return {"train": train, "store": start_store(shards)}
     if isinstance(plan.algorithm.experience, Members):
         return {"train": train, "store": ()}
@@ -144,40 +149,45 @@ def make_replay_learner(
     clients: Sequence[InferenceClient],
     publisher: ParameterPublisher,
     follow: Callable[[], None],
-    beat: Callable[[], None],
 ) -> ReplayLearner:
     """The learner of a plan with replay workers."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
-    train = jax.device_put(state["train"])
-    share = make_share(plan)
+    shapes, share = make_replay_layouts(plan.replay, layouts), make_share(plan, layouts)
     return ReplayLearner(
         plan.algorithm,
         layouts,
-        make_replay_layouts(plan.replay, layouts),
-        train,
+        jax.device_put(state["train"]),
         state["store"],
         key=key,
         version=version,
-        clients=clients,
+        requests=ReplayRequests(shapes, clients, Asked(share.updates, share.rows), follow),
         publisher=publisher,
-        updates=share.updates,
-        rows=share.rows,
-        follow=follow,
-        beat=beat,
+        updates=_round_of(plan),
     )
 
 
-def make_share(plan: Plan) -> Share:
-    """What each replay worker does of a plan's work."""
-    topology, experience = plan.experiment.topology, plan.replay
-    steps = plan.experiment.steps_per_update // topology.replay_workers
+def make_share(plan: Plan, layouts: Layouts) -> Share:
+    """What each replay worker does of a plan's work. A round of updates is asked for in parts that take no long time to
+    train on, and no large memory to hold: it may be a thousand batches of pictures.
+    """
+    shards, experience, updates = plan.replay_workers, plan.replay, _round_of(plan)
+    answer = make_replay_layouts(experience, layouts).answer.schema
+    batch_bytes = experience.batch_size * sum(field.nbytes for field in answer.fields)
+    most = min(ROUND, max(1, REQUEST_BYTES // batch_bytes))
+    part = max(n for n in range(1, min(most, updates) + 1) if updates % n == 0)
+    steps, parts = plan.experiment.steps_per_update / shards, updates // part
     return Share(
-        steps=steps,
-        starts=max(steps, -(-experience.starts // topology.replay_workers)),
-        ahead=topology.staleness + 1,
-        updates=learning.updates_per_fragment(experience, plan.experiment.steps_per_update),
-        rows=experience.batch_size // topology.replay_workers,
+        steps=steps / parts,
+        starts=max(math.ceil(steps), -(-experience.starts // shards)),
+        ahead=(plan.experiment.topology.staleness + 1) * parts,
+        updates=part,
+        rows=experience.batch_size // shards,
     )
+
+
+def _round_of(plan: Plan) -> int:
+    """Updates after each fragment."""
+    return learning.updates_per_fragment(plan.replay, plan.experiment.steps_per_update)
 
 
 def learn(

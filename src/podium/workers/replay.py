@@ -31,11 +31,11 @@ BEAT_S = 1.0
 
 @dataclass(frozen=True)
 class Share:
-    """What one shard of several has to do, for each round of updates of the learner."""
+    """What one shard of several has to do for each request of the learner, which is a part of a round of updates."""
 
-    steps: int  # that belong to a round; reset rows are none
-    starts: int  # steps before the first round
-    ahead: int  # rounds that actors may be ahead of the learner
+    steps: float  # that belong to a request; reset rows are none
+    starts: int  # steps before the first request
+    ahead: int  # requests that actors may be ahead of the learner
     updates: int
     rows: int  # for each update
 
@@ -75,9 +75,9 @@ class ReplayWorker:
         self._episodes: deque[tuple[float, int]] = deque(maxlen=100_000)
         self._acted: Counter[int] = Counter()  # valid steps by version, that were not told of
         self._fragments = self._steps = 0
-        self._drawn = 0  # rounds since the start
-        self._trained = 0  # of them, those that the learner has judged
-        self._rounds = 0  # of them, those that were trained on, or may yet be
+        self._drawn = 0  # requests that were answered
+        self._trained = 0  # of them, those whose rows the learner has judged
+        self._kept = 0  # of them, those that were trained on, or may yet be
         self._told = time.monotonic()
         self._waited = {"data": 0.0, "request": 0.0, "credit": 0.0}
         self._error: BaseException | None = None
@@ -143,11 +143,11 @@ class ReplayWorker:
 
     def _may_take(self) -> bool:
         share = self._share
-        return self._steps < share.starts + (self._rounds + share.ahead) * share.steps
+        return self._steps < share.starts + (self._kept + share.ahead) * share.steps
 
     def _may_give(self) -> bool:
         share = self._share
-        return self._steps >= max(1, share.starts + self._rounds * share.steps)
+        return self._steps >= max(1, share.starts + self._kept * share.steps)
 
     def _take(self, received: Received) -> None:
         """Add a fragment, unless it was added by a life before this one."""
@@ -173,7 +173,7 @@ class ReplayWorker:
         judged: Judged = self._replay_layouts.request.tree([array[: batch.rows] for array in batch.arrays])
         with self._moved:
             self._buffer = self._judge(self._buffer, judged)
-            self._count_rounds(judged)
+            self._count_kept(judged)
             while not self._moved.wait_for(self._may_give, WAIT_S):
                 self._tell()
                 if stop.is_set() or self._error is not None:
@@ -182,19 +182,19 @@ class ReplayWorker:
             version = Version(self._life, self._steps)
             news = self._next_episodes(batch.rows), self._next_acted(batch.rows)
             self._drawn += 1
-            self._rounds += 1
+            self._kept += 1
             self._moved.notify_all()
         given = Given(rows, shares, index, added, *news)
         self._server.reply(batch, version, self._replay_layouts.answer.arrays(given))
 
-    def _count_rounds(self, judged: Judged) -> None:
-        """Leave out the rounds that a learner took into its death.
+    def _count_kept(self, judged: Judged) -> None:
+        """Leave out the answers that a learner took into its death.
 
         Who asks has nothing of ours but what he judges now, and what he was given for his other requests: whatever
         was drawn beyond that will never be trained on.
         """
         self._trained += int(judged.life[0] == self._life)
-        self._rounds = min(self._rounds, self._trained + TURNS - 1)
+        self._kept = min(self._kept, self._trained + TURNS - 1)
 
     def _next_episodes(self, rows: int) -> Episodes:
         """Of those that ended and were not told of, as many as there are rows."""
@@ -226,7 +226,7 @@ def _acted(record: Record) -> dict[int, int]:
 
 
 def _draw(experience: Replay, buffer: replay.Buffer, share: Share, key: jax.Array) -> tuple:
-    """Of all updates of a round one after another: rows, P(i), places, and how many fragments had been added."""
+    """Of all updates of a request one after another: rows, P(i), places, and how many fragments had been added."""
 
     def draw(key: jax.Array) -> tuple:
         rows, shares, index = replay.draw_shares(experience, buffer, key, share.rows)

@@ -1,10 +1,8 @@
-"""The learner that is fed by replay workers: asks every shard for rows, and tells it what became of the ones before.
-
-While it trains on one round of updates, the shards draw the next: two requests are out at each of them.
-"""
+"""The learner that is fed by replay workers: trains on rows of every shard, and tells it what became of them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -17,13 +15,12 @@ from podium.algorithms.learning import GRADIENT_UPDATES
 from podium.core.types import Tree
 from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
-from podium.protocol.streams import InferenceClient, ParameterPublisher
+from podium.protocol.streams import ParameterPublisher
 from podium.workers.layout import Layouts
-from podium.workers.learner import ROUND, Learned
-from podium.workers.replay_layout import TURNS, Given, Judged, ReplayLayouts, time_first
+from podium.workers.learner import Learned
+from podium.workers.replay_layout import Acted, Given, time_first
+from podium.workers.replay_requests import ReplayRequests
 
-CALL_S = 0.2
-"""After so long without rows, `follow` is called."""
 WORD = 1 << 30
 """Counts of steps are kept as two words of 30 bits: JAX has 32."""
 
@@ -33,159 +30,112 @@ def start_store(shards: int) -> Tree:
     return {"life": jnp.full(shards, -1, jnp.int32), "steps": jnp.zeros((shards, 2), jnp.int32)}
 
 
+@dataclass
+class _Round:
+    """What the updates of a round have given so far."""
+
+    updates: int = 0
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    told: list[list[Version]] = field(default_factory=list)
+    acted: list[Acted] = field(default_factory=list)
+    episodes: list[tuple[float, int]] = field(default_factory=list)
+
+
 class ReplayLearner:
-    """Makes `updates` updates a round, each of rows of all shards.
+    """Makes rounds of so many updates, each of rows of all shards, and a few of them at a time: those of a request.
 
-    worker = ReplayLearner(algorithm, layouts, replay_layouts, state, store, key, version, clients, publisher, 64)
+    worker = ReplayLearner(algorithm, layouts, state, store, key, version, requests, publisher, updates=64)
     with worker:
-        learned = worker.step(timeout=1.0)       # None: not all rows are there yet
+        learned = worker.step(timeout=1.0)       # None: rows are missing yet, or others of the round are to come
 
-    It looks like `learner.Learner` to those who drive it. A shard that comes back empty makes it wait: `follow` is
-    called meanwhile, and may rebind a client to it. `beat` is called between the programs that a round is made of.
+    It looks like `learner.Learner` to those who drive it.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
         layouts: Layouts,
-        replay_layouts: ReplayLayouts,
         state: Tree,
         store: Tree,
         key: jax.Array,
         version: Version,
-        clients: Sequence[InferenceClient],
+        requests: ReplayRequests,
         publisher: ParameterPublisher,
         updates: int,
-        rows: int,
-        follow: Callable[[], None] = lambda: None,
-        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.state, self.store, self.version = state, store, version
         self.waited_s = 0.0
-        self._algorithm, self._layouts, self._replay_layouts = algorithm, layouts, replay_layouts
-        self._clients, self._publisher, self._follow = list(clients), publisher, follow
-        self._shape = (updates, len(self._clients), rows)  # rows of each shard in each update
-        self._part = max(n for n in range(1, min(updates, ROUND) + 1) if updates % n == 0)  # in one program
-        self._beat = beat
+        self._algorithm, self._layouts = algorithm, layouts
+        self._requests, self._publisher, self._updates = requests, publisher, updates
         self._learn = jit_learning(
-            lambda state, drawn, update, begin: _update(
-                algorithm, state, drawn, updates, begin, jax.random.fold_in(key, update)
+            lambda state, batches, update, begin: _update(
+                algorithm, state, batches, updates, begin, jax.random.fold_in(key, update)
             )
         )
-        self._given: list[list[Given | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
-        self._told: list[list[Version | None]] = [[None] * len(self._clients) for _ in range(TURNS)]
-        nothing = np.zeros(updates * rows, np.int32)
-        self._nothing = list(Judged(nothing - 1, nothing, nothing, nothing.astype(np.float32)))
+        self._round = _Round()
         self._staleness = 0.0, 0  # of what was new last
-        self._updates = self._failed = 0
-        self._followed_at = time.monotonic()
+        self._rounds = 0
 
     def warm_up(self) -> None:
         """Compile the updates; nothing is learned."""
-        schema, (updates, shards, rows) = self._replay_layouts.answer.schema, self._shape
-        given = self._replay_layouts.answer.tree(
-            [np.zeros((updates * rows, *field.shape), field.dtype) for field in schema.fields]
-        )
-        drawn = jax.tree.map(lambda x: x[: self._part], self._join([given] * shards))
-        jax.block_until_ready(self._learn(self.state, drawn, self.version.update, 0))
+        self._learn.lower(self.state, self._requests.example(), self.version.update, 0).compile()
 
     def __enter__(self) -> "ReplayLearner":
-        for turn in range(TURNS):
-            for client in self._clients:
-                client.submit(turn, self._nothing)
+        self._requests.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def wait(self, timeout: float) -> bool:
-        """Whether every shard has rows for the next round, or had within `timeout` seconds."""
-        given = self._given[self._updates % TURNS]
-        deadline = time.monotonic() + timeout
-        while any(part is None for part in given):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            waiting = next(i for i, part in enumerate(given) if part is None)
-            for i in range(len(self._clients)):
-                self._poll(i, min(left, CALL_S) if i == waiting else 0.0)
-            if time.monotonic() - self._followed_at > CALL_S:
-                self._follow()
-                self._followed_at = time.monotonic()
-        return True
+        """Whether there are rows to learn from, or were within `timeout` seconds."""
+        return self._requests.wait(timeout)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start."""
-        return {"updates": self._updates, "data_wait_s": self.waited_s, "failed": self._failed}
+        return {"updates": self._rounds, "data_wait_s": self.waited_s, "failed": self._requests.failed}
 
     def step(self, timeout: float) -> Learned | None:
-        """Wait for rows, make a round of updates, publish, and ask for more."""
+        """Wait for rows, train on them, and ask for more; publish after the last ones of a round."""
         began = time.monotonic()
-        ready = self.wait(timeout)
+        taken = self._requests.take(timeout)
         self.waited_s += time.monotonic() - began
-        if not ready:
+        if taken is None:
             return None
-        turn = self._updates % TURNS
-        given = [part for part in self._given[turn] if part is not None]
-        metrics, priorities = self._update(self._join(given))
-        # Shards do not keep step with us: of a round for which they took nothing in, nothing is known.
-        self._staleness = _staleness(given, self.version.update) or self._staleness
-        self.version = Version(self.version.incarnation, self.version.update + 1)
-        self._updates += 1
-        self.publish()
-        self.store, steps = count(self.store, [version for version in self._told[turn] if version is not None])
-        episodes = [episode for part in given for episode in _episodes(part)]
-        self._ask(turn, given, priorities)
-        return Learned(metrics, steps, episodes, *self._staleness)
-
-    def _update(self, drawn: Tree) -> tuple[dict[str, Any], Tree]:
-        """All updates of a round: the means of their metrics, and the priorities of all rows, or ()."""
-        told, judged = [], []
-        for begin in range(0, self._shape[0], self._part):
-            part = jax.tree.map(lambda x, begin=begin: x[begin : begin + self._part], drawn)
-            learned = self._learn(self.state, part, self.version.update, begin)
-            self.state, metrics, priorities = jax.block_until_ready(learned)
-            told.append(metrics)
-            judged.append(priorities)
-            self._beat()
-        means = jax.tree.map(lambda *parts: np.mean([np.asarray(part) for part in parts]), *told)
-        joined = jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *judged)
-        return means | {GRADIENT_UPDATES: self._shape[0]}, joined
+        priorities = self._train(taken.batches)
+        self._round.told.append(taken.told)
+        for given in taken.given:  # copies: the arrays are gone when more is asked for
+            self._round.acted.append(jax.tree.map(np.array, given.acted))
+            self._round.episodes += _episodes(given)
+        self._requests.judge(taken, priorities)
+        return self._end_round() if self._round.updates == self._updates else None
 
     def publish(self) -> None:
-        """Let everybody have the parameters; after an update `step` does, before the first one the caller."""
+        """Let everybody have the parameters; after a round `step` does, before the first one the caller."""
         self._publisher.publish(self.version, self._layouts.params.arrays(self._algorithm.params(self.state)))
 
-    def _poll(self, shard: int, timeout: float) -> None:
-        for turn, version, arrays in self._clients[shard].poll(timeout):
-            if arrays is None:  # the shard has died: the next life of it is asked
-                self._failed += 1
-                self._clients[shard].submit(turn, self._nothing)
-            else:
-                self._given[turn][shard] = self._replay_layouts.answer.tree(arrays)
-                self._told[turn][shard] = version
+    def _train(self, batches: Tree) -> Tree:
+        """The next updates of the round; returns the priorities of their rows, or ()."""
+        learned = self._learn(self.state, batches, self.version.update, self._round.updates)
+        self._requests.prefetch()  # as an accelerator computes
+        self.state, metrics, priorities = jax.block_until_ready(learned)
+        self._round.metrics.append(jax.device_get(metrics))
+        self._round.updates += len(batches[1])
+        return priorities
 
-    def _ask(self, turn: int, given: list[Given], priorities: Tree) -> None:
-        """For the round after the next, with the errors of this one."""
-        updates, shards, rows = self._shape
-        none = isinstance(priorities, tuple)
-        judged = np.zeros(self._shape, np.float32) if none else np.asarray(priorities).reshape(self._shape)
-        told = [version for version in self._told[turn] if version is not None]
-        for i, (client, part, version) in enumerate(zip(self._clients, given, told, strict=True)):
-            priority = np.ascontiguousarray(judged[:, i]).reshape(updates * rows)
-            life = np.full(updates * rows, version.incarnation, np.int32)
-            # Copies: the arrays of a reply are the client's again once the next request is out.
-            client.submit(turn, list(Judged(life, np.array(part.index), np.array(part.added), priority)))
-        self._given[turn] = [None] * shards
-
-    def _join(self, given: list[Given]) -> Tree:
-        """The rows of all shards as batches [updates, batch, ...], and the share that each has in its shard."""
-        updates, _, rows = self._shape
-        drawn = [(part.rows, part.share) for part in given]
-        cut = [jax.tree.map(lambda x: np.asarray(x).reshape(updates, rows, *x.shape[1:]), part) for part in drawn]
-        if len(cut) == 1:
-            return cut[0]
-        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *cut)
+    def _end_round(self) -> Learned:
+        done, self._round, steps = self._round, _Round(), 0
+        # Shards do not keep step with us: of a round for which they took nothing in, nothing is known.
+        self._staleness = _staleness(done.acted, self.version.update) or self._staleness
+        self.version = Version(self.version.incarnation, self.version.update + 1)
+        self._rounds += 1
+        self.publish()
+        # Not before: a checkpoint that is written in the midst of a round belongs to the end of the one before.
+        for told in done.told:
+            self.store, more = count(self.store, told)
+            steps += more
+        metrics = jax.tree.map(lambda *parts: np.mean(parts), *done.metrics)
+        return Learned(metrics | {GRADIENT_UPDATES: done.updates}, steps, done.episodes, *self._staleness)
 
 
 def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:
@@ -206,11 +156,11 @@ def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:
 
 
 def _update(
-    algorithm: Algorithm, state: Tree, drawn: Tree, updates: int, begin: jax.Array, key: jax.Array
+    algorithm: Algorithm, state: Tree, batches: Tree, updates: int, begin: jax.Array, key: jax.Array
 ) -> tuple[Tree, dict, Tree]:
     """Updates of rows [n, ...], one after another, the first of which is number `begin` of so many: the means of their
     metrics, and the priorities of all rows."""
-    experience, (rows, share) = algorithm.experience, drawn
+    experience, (rows, share) = algorithm.experience, batches
     assert isinstance(experience, Replay)
 
     def update(state: Tree, batch: tuple) -> tuple:
@@ -225,10 +175,10 @@ def _update(
     return state, jax.tree.map(jnp.mean, metrics), priorities
 
 
-def _staleness(given: Sequence[Given], update: int) -> tuple[float, int] | None:
+def _staleness(acted: Sequence[Acted], update: int) -> tuple[float, int] | None:
     """Mean and greatest age, in versions, of the steps that shards took in for this update; None if they took none."""
-    version = np.concatenate([np.asarray(part.acted.version) for part in given])
-    steps = np.concatenate([np.asarray(part.acted.steps) for part in given])
+    version = np.concatenate([part.version for part in acted])
+    steps = np.concatenate([part.steps for part in acted])
     # A learner that was restored from a checkpoint may have fewer updates behind it than the policy that acted.
     ages = np.maximum(update - version, 0)[steps > 0]
     return (float(np.average(ages, weights=steps[steps > 0])), int(ages.max())) if len(ages) else None

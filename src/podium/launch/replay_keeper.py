@@ -1,0 +1,78 @@
+"""Who keeps a replay buffer: the learner, on its device, or replay workers in the host's memory, which stream its rows.
+
+On the device it is drawn from without a copy, and part of every checkpoint: so it stays there where it fits.
+"""
+
+from podium.algorithms.algorithm import Algorithm, Replay
+from podium.core.config import Experiment
+from podium.core.errors import ConfigError
+from podium.core.specs import EnvSpec
+from podium.launch.memory import room_at_learner, room_at_shards
+
+
+def choose(
+    experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, devices: int, importable: bool
+) -> tuple[int, str]:
+    """The number of replay workers, 0 for the learner itself, and a line that says why; refuses what fits nowhere.
+
+    `importable` says whether other processes find the environment.
+    """
+    asked = experiment.topology.replay_workers
+    if asked:
+        return asked, f"replay: {asked} worker(s), asked for"
+    room = room_at_learner(algorithm, spec, experiment, devices)
+    if room.is_enough:
+        return 0, f"replay: {_size(room.kept)}, on the learner's device"
+    streamed = room_at_shards(algorithm, spec, experiment, rows=experiment.env.num_envs, shards=1)
+    against = _against(experiment)
+    if asked is None and importable and not against:
+        if not streamed.is_enough:
+            streamed.refuse()
+        kept = "1 worker keeps it in the host's memory, in no checkpoint, and streams rows ahead of the learner"
+        return 1, f"replay: {room.lack} at the learner; {kept}"
+    if not (streamed.is_enough and importable):
+        room.refuse()
+    settings = " ".join(["topology.replay_workers=1", *against])
+    room.refuse(f", or keep it in the host's memory, out of checkpoints: {settings}")
+
+
+def check_workers(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, actors: int, slots: int) -> None:
+    """Refuse replay workers that could not do their part, or not with this algorithm."""
+    workers, experience, topology = experiment.topology.replay_workers or 0, algorithm.experience, experiment.topology
+    where = f"topology.replay_workers = {workers}:"
+    if not isinstance(experience, Replay):
+        raise ConfigError(f"{where} {experiment.algorithm.name} has no replay; use 0, or an off-policy algorithm")
+    if actors % workers:
+        raise ConfigError(f"{where} must divide topology.actors = {actors}")
+    if topology.staleness == 0:  # before learning starts there is no newer version to wait for
+        raise ConfigError(
+            "topology.staleness = 0: must be at least 1 with topology.replay_workers, which nobody waits for"
+        )
+    if experience.starts >= experiment.limits.total_steps:
+        raise ConfigError(
+            f"algorithm.learning_starts = {experience.starts}: with topology.replay_workers it must be less "
+            f"than limits.total_steps = {experiment.limits.total_steps}, since nothing is reported before"
+        )
+    if experience.batch_size % workers:
+        raise ConfigError(f"{where} must divide the {experience.batch_size} rows of algorithm.batch_size")
+    room = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs // slots, workers)
+    if not room.is_enough:
+        room.refuse()
+
+
+def _against(experiment: Experiment) -> list[str]:
+    """What would have to be set otherwise for replay workers."""
+    topology = experiment.topology
+    return [
+        setting
+        for setting, needed in (
+            ("topology.mode=inline", topology.mode == "fused"),
+            ("topology.staleness=1", topology.staleness == 0),
+            ("topology.transport=auto", topology.transport == "memory"),
+        )
+        if needed
+    ]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
