@@ -2,6 +2,8 @@
 
 places   PPO on HalfCheetah, 16 environments x 128 steps, in one process, distributed, and served over shm and tcp
 actors   16 Python environments that take 2 ms a step, waiting or computing: two actor processes against one
+replay   SAC on HalfCheetah, an update for each step, and DQN on Pong from pixels, one for every fourth: the buffer on
+         the learner's device, and streamed from a replay worker
 ring     one actor whose environments (one a slot) compute 1 ms or 10 ms a step, and whose actions take 5 ms to choose
 
 Every run is `podium.train`, in a process of its own; runs take turns, and what counts is the ratio within one run of
@@ -56,6 +58,26 @@ RING = SMALL | {
     "topology.inference_wait_ms": 0.0,
     "topology.transport": "shm",
 }
+SAC = SMALL | {
+    "network.hidden": [256, 256],
+    "network.activation": "relu",
+    "env.num_envs": 8,
+    "algorithm.fragment_length": 8,
+    "algorithm.batch_size": 256,
+}
+PIXELS = SMALL | {
+    "network.hidden": [512],
+    "network.activation": "relu",
+    "env.num_envs": 8,
+    "algorithm.fragment_length": 32,
+    "algorithm.batch_size": 32,
+    "algorithm.update_ratio": 0.25,
+    "algorithm.buffer_size": 20_000,
+}
+KEEPERS = {
+    "on the device": {"topology.mode": "inline", "topology.replay_workers": 0},
+    "streamed": {"topology.mode": "inline", "topology.replay_workers": 1},
+}
 
 
 class Work(NamedTuple):
@@ -85,6 +107,11 @@ PARTS: dict[str, dict[str, Work]] = {
         for kind in ("waiting", "busy")
         for n in (1, 2)
     },
+    "replay": {
+        f"{algorithm}, {keeper}": Work(algorithm, env, settings | KEEPERS[keeper])
+        for algorithm, env, settings in (("sac", "HalfCheetah-v5", SAC), ("dqn", "envpool:Pong-v5", PIXELS))
+        for keeper in KEEPERS
+    },
     "ring": {
         f"{ms} ms, {slots} slot(s)": Work(
             "artificial:delayed_ppo",
@@ -112,6 +139,8 @@ COMPARISONS = (
     Comparison("places", "served, tcp", "one process", None),
     Comparison("actors", "waiting, 2 actor(s)", "waiting, 1 actor(s)", 1.7),
     Comparison("actors", "busy, 2 actor(s)", "busy, 1 actor(s)", 1.7),
+    Comparison("replay", "sac, streamed", "sac, on the device", None),
+    Comparison("replay", "dqn, streamed", "dqn, on the device", None),
     Comparison("ring", "1 ms, 8 slot(s)", "1 ms, 1 slot(s)", 4.0),
     Comparison("ring", "10 ms, 8 slot(s)", "10 ms, 1 slot(s)", None),
 )
@@ -126,7 +155,8 @@ def train(work: Work, seconds: float) -> dict[str, float]:
     rows: list[dict[str, Any]] = []
 
     def watch(row: dict[str, Any]) -> bool:
-        rows.append(row)
+        if row.get("gradient_updates", 1):  # 0 until a replay buffer holds enough
+            rows.append(row)
         return len(rows) <= WARM_UP or row["wall_s"] - rows[WARM_UP - 1]["wall_s"] < seconds
 
     with tempfile.TemporaryDirectory() as root:

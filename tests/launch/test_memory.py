@@ -1,18 +1,22 @@
 """A replay buffer stays with the learner where it fits, else is streamed; one that fits nowhere is refused."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from podium.core.algorithm_configs import DQNConfig
-from podium.core.config import EnvConfig, Experiment, TopologyConfig
+from podium.core.config import EnvConfig, Experiment, LimitsConfig, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.launch import memory
 from podium.launch.plan import Plan, make_plan
 from podium.launch.program import make_program
+from podium.launch.training import make_share
+from podium.workers.layout import make_layouts
 
 SHARDS = {"actors": 4, "replay_workers": 2}
 KEPT = 29e6
@@ -27,6 +31,7 @@ def plan(env: str = "gymnasium:CartPole-v1", steps: int = 10**6, **topology: Any
 def have(monkeypatch: pytest.MonkeyPatch, copies: float) -> None:
     """A host with room for so many copies of a buffer of CartPole."""
     monkeypatch.setattr(memory, "host_memory", lambda: int(copies * KEPT / memory.ROOM))
+    monkeypatch.setattr(memory, "PROCESS_BYTES", 0)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +117,79 @@ def test_shards_are_in_no_checkpoint_and_need_room_once(monkeypatch) -> None:
     assert "replay_workers" not in str(refused.value)
 
 
-def test_an_environment_that_no_other_process_finds_keeps_its_replay_here_or_is_refused(monkeypatch) -> None:
+def test_shards_leave_room_for_the_processes_beside_them(monkeypatch) -> None:
+    have(monkeypatch, copies=1.1)
+    monkeypatch.setattr(memory, "PROCESS_BYTES", int(0.02 * KEPT))
+    plan(actors=1, replay_workers=1)  # with a launcher and a learner, four
+    with pytest.raises(ConfigError, match="do not fit"):
+        plan(actors=4, replay_workers=1)
+
+
+def register_here() -> tuple[str, None]:
+    if "RegisteredHere-v0" not in gymnasium.registry:
+        gymnasium.register("RegisteredHere-v0", entry_point=CartPoleEnv)
+    return "gymnasium:RegisteredHere-v0", None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: ("__main__:make", lambda: gymnasium.make("CartPole-v1")), register_here],
+    ids=["a lambda", "registered in a script"],
+)
+def test_an_environment_that_no_other_process_finds_is_not_sent_to_one(make, monkeypatch) -> None:
     have(monkeypatch, copies=2.9)
-    config = DQNConfig(fragment_length=8, batch_size=16)
-    experiment = Experiment(algorithm=config, env=EnvConfig("__main__:make", num_envs=16))
+    env, factory = make()
+    experiment = Experiment(algorithm=DQNConfig(fragment_length=8, batch_size=16), env=EnvConfig(env, num_envs=16))
     with pytest.raises(ConfigError, match=r"at most [\d,]+ steps fit$"):
-        make_plan(experiment, lambda: gymnasium.make("CartPole-v1"))
+        make_plan(experiment, factory)
+
+
+def test_a_run_that_ends_before_it_learns_is_not_told_of_replay_workers(monkeypatch) -> None:
+    have(monkeypatch, copies=2.9)
+    config, limits = DQNConfig(fragment_length=8, batch_size=16), LimitsConfig(total_steps=500)
+    with pytest.raises(ConfigError, match=r"buffer_size .* at most [\d,]+ steps fit$"):
+        make_plan(Experiment(algorithm=config, env=EnvConfig("gymnasium:CartPole-v1"), limits=limits))
+
+
+def test_over_tcp_a_batch_of_more_rows_than_a_request_has_is_refused() -> None:
+    topology = TopologyConfig(replay_workers=1, transport="tcp")
+    config = DQNConfig(fragment_length=8, batch_size=8192)
+    experiment = Experiment(algorithm=config, env=EnvConfig("gymnasium:CartPole-v1", num_envs=16), topology=topology)
+    with pytest.raises(ConfigError, match=r"at most 4,096 of the 8,192 rows .* topology.transport=shm"):
+        make_plan(experiment)
+    make_plan(replace(experiment, topology=replace(topology, actors=2, replay_workers=2)))
+    make_plan(replace(experiment, topology=replace(topology, transport="shm")))
+
+
+@pytest.mark.parametrize(
+    ("env", "batch", "updates"),
+    [("gymnasium:CartPole-v1", 256, 16), ("gymnasium:CartPole-v1", 16, 64), ("gymnasium:CartPole-v1", 8192, 1)],
+    ids=["4,096 rows", "64 updates", "one update"],
+)
+def test_a_request_is_small_whatever_a_round_is(env, batch, updates) -> None:
+    config = DQNConfig(fragment_length=64, batch_size=batch)
+    made = make_plan(Experiment(config, EnvConfig(env, num_envs=16), topology=TopologyConfig(replay_workers=1)))
+    layouts = make_layouts(made.algorithm, made.env.spec, made.experiment, made.rows)
+    share = make_share(made, layouts)
+    assert (share.updates, share.rows) == (updates, batch)
+    assert share.steps == updates, "each env step asks for an update"
+    assert share.ahead * share.steps == 2 * 1024
+
+
+def test_a_request_of_pictures_is_cut_by_their_bytes() -> None:
+    config = DQNConfig(fragment_length=64, batch_size=64)
+    env = EnvConfig("envpool:Pong-v5", num_envs=16)
+    made = make_plan(Experiment(config, env, topology=TopologyConfig(replay_workers=1)), learns=False)
+    share = make_share(made, make_layouts(made.algorithm, made.env.spec, made.experiment, made.rows))
+    assert share.updates == 4  # of 3.6 MB each: 16 MB, and a divisor of 1,024
 
 
 def test_a_policy_that_only_acts_needs_no_room_for_a_buffer(monkeypatch) -> None:
     monkeypatch.setattr(memory, "host_memory", lambda: 1000)
     config = DQNConfig(fragment_length=8, batch_size=16)
-    make_plan(Experiment(algorithm=config, env=EnvConfig("gymnasium:CartPole-v1", num_envs=16)), learns=False)
+    for workers in (None, 0, 1):
+        env, topology = EnvConfig("gymnasium:CartPole-v1", num_envs=16), TopologyConfig(replay_workers=workers)
+        make_plan(Experiment(algorithm=config, env=env, topology=topology), learns=False)
 
 
 def write(root: Path, files: dict[str, str]) -> None:

@@ -353,22 +353,22 @@ def test_a_round_made_in_parts_gives_the_parameters_and_priorities_of_one_made_a
             cuts = [slice(at, at + part) for at in range(0, ROUND, part)]
             parts = [jax.tree.map(lambda x, cut=cut: x[cut], batches) for cut in cuts]
             priorities = np.concatenate([learner._train(piece) for piece in parts])
-            ends.append(jax.device_get((learner.state, priorities)))
+            ends.append(jax.device_get((learner._trained, priorities)))
     assert ROUND > 1
     jax.tree.map(np.testing.assert_array_equal, *ends)
 
 
-def test_a_round_that_is_asked_for_in_parts_is_reported_and_published_at_its_end_with_all_that_came() -> None:
+def test_a_round_that_is_asked_for_in_parts_is_reported_published_and_saved_at_its_end() -> None:
     with shards(HALVES) as [shard], MemoryTransport() as transport:
         learner = make_learner(ALGORITHM, [shard], transport, update=5)
         learner.publish()
         reader = transport.parameter_reader(learner._publisher.endpoint, LAYOUTS.params.schema)
         shard.send(1.0, version=1, episode=(5.0, 5))
         with learner:
-            before = learner.state
+            before, store = learner.state, learner.store
             assert learner.step(LIMIT_S) is None, "the second half is yet to come"
-            assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, learner.state)), strict=True))
-            np.testing.assert_array_equal(learner.store["steps"], 0, "what is not reported is not known")
+            assert learner.state is before, "a checkpoint that is written now is that of the round before"
+            assert learner.store is store
             read = reader.read(LIMIT_S)
             assert read is not None
             assert read[0] == Version(0, 5)
@@ -378,27 +378,41 @@ def test_a_round_that_is_asked_for_in_parts_is_reported_and_published_at_its_end
             read = reader.read(LIMIT_S)
     assert learned is not None
     assert learned.metrics["gradient_updates"] == ROUND
-    assert learned.steps == 2 * STEPS
+    assert learned.steps == STEPS, "as the first half told: what came since is for the next round"
     assert learned.episodes == [(5.0, 5), (7.0, 7)]
     assert (learned.staleness_mean, learned.staleness_max) == (2.0, 4)
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, learner.state)), strict=True))
     assert read is not None
     assert read[0] == learner.version == Version(0, 6)
 
 
-def test_rows_of_the_next_request_are_on_the_device_before_they_are_asked_for() -> None:
-    with shards(replace(ALONE, steps=0)) as [shard]:
+def test_rows_of_the_next_request_go_to_the_device_while_it_computes_on_those_of_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with shards(replace(ALONE, steps=0)) as [shard], MemoryTransport() as transport:
+        learner = make_learner(ALGORITHM, [shard], transport)
+        shard.send(7.0)
+        with learner:
+            # A device that never has finished: only the next rows end the wait for it.
+            monkeypatch.setattr("podium.workers.replay_learner._is_ready", lambda tree: False)
+            assert learner.step(LIMIT_S) is not None
+            ahead = learner._requests._turns[1].batches
+            taken = learner._requests.take(0.0)
+    assert taken is not None
+    assert taken.batches is ahead
+    rows, _ = taken.batches
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(rows))
+    np.testing.assert_array_equal(rows.rewards, 7.0)
+
+
+def test_a_device_that_is_done_is_not_kept_waiting_for_the_next_rows() -> None:
+    with shards(ALONE) as [shard]:
         shard.send(7.0)
         requests = ReplayRequests(SHAPES, [shard.client], Asked(ALONE.updates, ALONE.rows))
         requests.start()
-        first = requests.take(LIMIT_S)
-        assert first is not None
-        while requests._turns[1].batches is None:  # until the shard has drawn them
-            requests.prefetch()
-        ahead = requests._turns[1].batches
-        requests.judge(first, np.ones((ALONE.updates, ALONE.rows)))
-        second = requests.take(0.0)
-        assert second is not None
-        assert second.batches is ahead
-        rows, _ = ahead
-        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(rows))
-        np.testing.assert_array_equal(rows.rewards, 7.0)
+        taken = requests.take(LIMIT_S)
+        assert taken is not None
+        assert not requests.prefetch(0.05), "there is no second fragment"
+        requests.judge(taken, ())
+        shard.send(7.0)
+        assert requests.take(LIMIT_S) is not None

@@ -23,6 +23,7 @@ from podium.core.machine import count_cores
 from podium.core.specs import Action, Box, Discrete
 from podium.envs.interface import HostEnv
 from podium.launch import training
+from podium.launch.names import are_known_everywhere
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
 from podium.launch.plan import Plan, Transport
 from podium.ops.compiling import jit_learning
@@ -241,19 +242,8 @@ def _transport(plan: Plan) -> Transport | None:
 
 
 def _may_leave(plan: Plan) -> bool:
-    """Whether a fresh process knows all that is named: not what a script defines, or registers with Gymnasium."""
-    experiment = plan.experiment
-    names = experiment.env.id, *experiment.env.wrappers, experiment.algorithm.name, experiment.network.factory or ""
-    if _transport(plan) == "memory" or not plan.importable or any(name.startswith("__main__") for name in names):
-        return False
-    return plan.env.library != "gymnasium" or _is_registered_everywhere(experiment.env.id)
-
-
-def _is_registered_everywhere(env_id: str) -> bool:
-    import gymnasium
-
-    module, _, name = env_id.removeprefix("gymnasium:").rpartition(":")
-    return bool(module) or str(gymnasium.registry[name].entry_point).startswith(("gymnasium.", "ale_py."))
+    """Whether other processes could step the environments."""
+    return _transport(plan) != "memory" and plan.importable and are_known_everywhere(plan.experiment, plan.env)
 
 
 def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:

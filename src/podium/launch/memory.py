@@ -16,6 +16,8 @@ from podium.workers.layout import make_layouts
 
 ROOM = 0.9
 """Of a device's memory: the rest is for parameters, batches and programs."""
+PROCESS_BYTES = 400_000_000
+"""Of a launcher, learner, actor or replay worker beside what it keeps: JAX, the simulator, compiled programs."""
 COPIES = 3
 """Of a buffer in the host's memory while a checkpoint is written: itself (an accelerator's, as it comes to the host),
 the copy that is written while training goes on, and what that one is compressed to, which may be as much."""
@@ -60,15 +62,18 @@ def room_at_learner(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment,
     return on_host if on_device.is_enough else on_device
 
 
-def room_at_shards(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int, shards: int) -> Room:
+def room_at_shards(
+    algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int, shards: int, actors: int
+) -> Room:
     """Of a buffer in the host's memory, a part of which each of so many shards has for fragments of so many rows; they
-    are in no checkpoint.
+    are in no checkpoint. The other processes want their memory, too.
     """
     experience = algorithm.experience
     assert isinstance(experience, Replay)
     replay.num_fragments(experience, rows, shards)
     shard = algorithm._replace(experience=replace(experience, capacity=experience.capacity // shards))
-    return Room(shards * bytes_kept(shard, spec, experiment, rows), experience.capacity, host_memory())
+    left = host_memory() - (2 + shards + actors) * PROCESS_BYTES
+    return Room(shards * bytes_kept(shard, spec, experiment, rows), experience.capacity, max(0, left))
 
 
 def bytes_kept(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> int:

@@ -22,6 +22,7 @@ from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations, replay_keeper
 from podium.launch.devices import configure
+from podium.launch.names import are_known_everywhere, is_importable
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.member_records import BATCHES
@@ -97,7 +98,7 @@ def make_plan(
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
     notes = (*notes, env.note, *_note_idle(experiment, env.spec))
-    experience, importable = algorithm.experience, env_factory is None or _is_importable(experiment, env_factory)
+    experience, importable = algorithm.experience, env_factory is None or is_importable(experiment, env_factory)
     if isinstance(experience, Members):
         populations.check(experiment, experience, mode)
     devices, workers = 1, experiment.topology.replay_workers or 0
@@ -105,9 +106,10 @@ def make_plan(
         _refuse_workers(experiment)
         devices = _choose_devices(experiment, algorithm, env.spec)
     if isinstance(experience, Replay):
-        learning.updates_per_fragment(experience, experiment.steps_per_update)
+        learning.updates_per_fragment(experience, experience.length * experiment.env.num_envs)
         if learns:
-            workers, kept = replay_keeper.choose(experiment, algorithm, env.spec, devices, importable)
+            may_leave = importable and are_known_everywhere(experiment, env)
+            workers, kept = replay_keeper.choose(experiment, algorithm, env.spec, devices, may_leave)
             notes = (*notes, kept)
     topology = replace(experiment.topology, replay_workers=workers)
     if mode == "fused" and not workers:
@@ -117,8 +119,8 @@ def make_plan(
         mode, why = "inline", "a fused run has no replay workers"
     experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
-    if workers:
-        replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots)
+    if workers and learns:
+        replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots, transport)
     if transport != "memory" and not importable:
         raise ConfigError(
             f"env = {experiment.env.id}: actors in other processes cannot import it; put it in a module and name it "
@@ -128,12 +130,6 @@ def make_plan(
     topology = replace(topology, mode=mode, actors=actors, slots=slots, transport=transport)
     experiment, notes = replace(experiment, topology=topology), (*notes, f"mode {mode}: {why}")
     return Plan(experiment, env, algorithm, mode, actors, slots, transport, 1, notes, asked, importable)
-
-
-def _is_importable(experiment: Experiment, factory: Callable) -> bool:
-    """Other processes find an environment by its name: a lambda, or a function of a notebook, has none."""
-    module, _, name = experiment.env.id.partition(":")
-    return module != "__main__" and getattr(sys.modules.get(module), name, None) is factory
 
 
 def _is_open(experiment: Experiment) -> bool:

@@ -8,35 +8,40 @@ from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.launch.memory import room_at_learner, room_at_shards
+from podium.protocol.streams import MOST_ROWS
 
 
 def choose(
-    experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, devices: int, importable: bool
+    experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, devices: int, may_leave: bool
 ) -> tuple[int, str]:
     """The number of replay workers, 0 for the learner itself, and a line that says why; refuses what fits nowhere.
 
-    `importable` says whether other processes find the environment.
+    `may_leave` says whether other processes could step the environments.
     """
-    asked = experiment.topology.replay_workers
+    asked, experience = experiment.topology.replay_workers, algorithm.experience
+    assert isinstance(experience, Replay)
     if asked:
         return asked, f"replay: {asked} worker(s), asked for"
     room = room_at_learner(algorithm, spec, experiment, devices)
     if room.is_enough:
         return 0, f"replay: {_size(room.kept)}, on the learner's device"
-    streamed = room_at_shards(algorithm, spec, experiment, rows=experiment.env.num_envs, shards=1)
-    against = _against(experiment)
-    if asked is None and importable and not against:
+    actors = experiment.topology.actors or 1
+    streamed = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs, shards=1, actors=actors)
+    against, learns = _against(experiment), experience.starts < experiment.limits.total_steps
+    if asked is None and may_leave and learns and not against:
         if not streamed.is_enough:
             streamed.refuse()
         kept = "1 worker keeps it in the host's memory, in no checkpoint, and streams rows ahead of the learner"
         return 1, f"replay: {room.lack} at the learner; {kept}"
-    if not (streamed.is_enough and importable):
+    if not (streamed.is_enough and may_leave and learns):
         room.refuse()
     settings = " ".join(["topology.replay_workers=1", *against])
     room.refuse(f", or keep it in the host's memory, out of checkpoints: {settings}")
 
 
-def check_workers(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, actors: int, slots: int) -> None:
+def check_workers(
+    experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, actors: int, slots: int, transport: str
+) -> None:
     """Refuse replay workers that could not do their part, or not with this algorithm."""
     workers, experience, topology = experiment.topology.replay_workers or 0, algorithm.experience, experiment.topology
     where = f"topology.replay_workers = {workers}:"
@@ -55,7 +60,12 @@ def check_workers(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, a
         )
     if experience.batch_size % workers:
         raise ConfigError(f"{where} must divide the {experience.batch_size} rows of algorithm.batch_size")
-    room = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs // slots, workers)
+    if transport == "tcp" and experience.batch_size // workers > MOST_ROWS:
+        raise ConfigError(
+            f"{where} over tcp, each gives at most {MOST_ROWS:,} of the {experience.batch_size:,} rows of "
+            "algorithm.batch_size; use more of them, or topology.transport=shm"
+        )
+    room = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs // slots, workers, actors)
     if not room.is_enough:
         room.refuse()
 

@@ -22,7 +22,7 @@ from podium.launch.evaluation import draw_without_a_screen, play_versions
 from podium.launch.following import Follow
 from podium.launch.heartbeat import Beat, WorkerFigures
 from podium.launch.plan import Plan, make_plan
-from podium.launch.waiting import DATA_LIMIT_S, PEER_LIMIT_S, first_update, wait_for, wait_for_data
+from podium.launch.waiting import DATA_LIMIT_S, first_update, wait_for, wait_for_data
 from podium.launch.watchdog import Watchdog
 from podium.ops.keys import run_key
 from podium.orchestrator.worker import WorkerContext
@@ -50,6 +50,9 @@ from podium.workers.served_policy import ServedPolicy
 
 REPLY_LIMIT_S = 10.0
 """How long an inference worker may take for a request; compiling comes before it announces itself."""
+ROWS_LIMIT_S = 3600.0
+"""How long a replay worker may: it answers when there are steps enough, which random play may take long for. One that
+dies is noticed otherwise, and what it owed is asked of its next life."""
 
 
 def learner(context: WorkerContext) -> None:
@@ -141,7 +144,7 @@ def _learner_of_rows(
     schemas, life = (shapes.request.schema, shapes.answer.schema), SenderId(0, context.incarnation)
     rows, ends = [share.updates * share.rows] * TURNS, []
     for entry in wait_for(context, "replay", plan.replay_workers):
-        client = transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, PEER_LIMIT_S)
+        client = transport.inference_client(entry.endpoints["inference"], *schemas, life, rows, ROWS_LIMIT_S)
         ends.append((entry, stack.enter_context(closing(client))))
     version = Version(context.incarnation, beginning.counts.updates)
     clients, follow = [client for _, client in ends], Follow(context.member, ends)

@@ -21,7 +21,7 @@ from podium.launch.populations import learner_devices
 from podium.ops.keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
-from podium.protocol.streams import InferenceClient, ParameterPublisher, SampleReceiver
+from podium.protocol.streams import MOST_ROWS, InferenceClient, ParameterPublisher, SampleReceiver
 from podium.runs.books import Books
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
@@ -36,8 +36,9 @@ from podium.workers.replay_layout import make_replay_layouts
 from podium.workers.replay_learner import ReplayLearner, start_store
 from podium.workers.replay_requests import Asked, ReplayRequests
 
-REQUEST_BYTES = 64_000_000
-"""Of rows that replay workers give at a time, as far as updates can be cut."""
+REQUEST_BYTES = 16_000_000
+"""Of rows that replay workers give at a time, as far as updates can be cut: two requests are out, and containers often
+have 64 MB of shared memory."""
 
 
 def initial_state(plan: Plan) -> Tree:
@@ -162,7 +163,7 @@ def make_replay_learner(
         version=version,
         requests=ReplayRequests(shapes, clients, Asked(share.updates, share.rows), follow),
         publisher=publisher,
-        updates=_round_of(plan),
+        updates=_updates_of_a_round(plan),
     )
 
 
@@ -170,24 +171,29 @@ def make_share(plan: Plan, layouts: Layouts) -> Share:
     """What each replay worker does of a plan's work. A round of updates is asked for in parts that take no long time to
     train on, and no large memory to hold: it may be a thousand batches of pictures.
     """
-    shards, experience, updates = plan.replay_workers, plan.replay, _round_of(plan)
+    shards, experience, updates = plan.replay_workers, plan.replay, _updates_of_a_round(plan)
+    rows, steps = experience.batch_size // shards, _rows_of_a_round(plan) / shards
     answer = make_replay_layouts(experience, layouts).answer.schema
     batch_bytes = experience.batch_size * sum(field.nbytes for field in answer.fields)
-    most = min(ROUND, max(1, REQUEST_BYTES // batch_bytes))
+    most = max(1, min(ROUND, REQUEST_BYTES // batch_bytes, MOST_ROWS // rows))
     part = max(n for n in range(1, min(most, updates) + 1) if updates % n == 0)
-    steps, parts = plan.experiment.steps_per_update / shards, updates // part
+    parts = updates // part
     return Share(
         steps=steps / parts,
         starts=max(math.ceil(steps), -(-experience.starts // shards)),
         ahead=(plan.experiment.topology.staleness + 1) * parts,
         updates=part,
-        rows=experience.batch_size // shards,
+        rows=rows,
     )
 
 
-def _round_of(plan: Plan) -> int:
-    """Updates after each fragment."""
-    return learning.updates_per_fragment(plan.replay, plan.experiment.steps_per_update)
+def _updates_of_a_round(plan: Plan) -> int:
+    return learning.updates_per_fragment(plan.replay, _rows_of_a_round(plan))
+
+
+def _rows_of_a_round(plan: Plan) -> int:
+    """Those of a fragment of all environments."""
+    return plan.replay.length * plan.experiment.env.num_envs
 
 
 def learn(

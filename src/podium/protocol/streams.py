@@ -19,6 +19,9 @@ import numpy as np
 from podium.core.errors import PodiumError
 from podium.protocol.schema import Schema, SenderId, Version
 
+MOST_ROWS = 4096
+"""Of one inference request between hosts."""
+
 
 class StreamError(PodiumError):
     """A stream cannot be used: refused by the other end, or no room for it. One line says why."""

@@ -23,6 +23,8 @@ from podium.workers.replay_requests import ReplayRequests
 
 WORD = 1 << 30
 """Counts of steps are kept as two words of 30 bits: JAX has 32."""
+PREFETCH_S = 0.005
+"""How long to wait for the next rows before looking whether a device has finished."""
 
 
 def start_store(shards: int) -> Tree:
@@ -36,7 +38,7 @@ class _Round:
 
     updates: int = 0
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    told: list[list[Version]] = field(default_factory=list)
+    told: list[Version] = field(default_factory=list)
     acted: list[Acted] = field(default_factory=list)
     episodes: list[tuple[float, int]] = field(default_factory=list)
 
@@ -48,7 +50,8 @@ class ReplayLearner:
     with worker:
         learned = worker.step(timeout=1.0)       # None: rows are missing yet, or others of the round are to come
 
-    It looks like `learner.Learner` to those who drive it.
+    It looks like `learner.Learner` to those who drive it. Its state is that after the last whole round, also in the
+    midst of the next: so is a checkpoint that is written there.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class ReplayLearner:
             )
         )
         self._round = _Round()
+        self._trained = state  # in the midst of a round
         self._staleness = 0.0, 0  # of what was new last
         self._rounds = 0
 
@@ -103,7 +107,7 @@ class ReplayLearner:
         if taken is None:
             return None
         priorities = self._train(taken.batches)
-        self._round.told.append(taken.told)
+        self._round.told = self._round.told or taken.told
         for given in taken.given:  # copies: the arrays are gone when more is asked for
             self._round.acted.append(jax.tree.map(np.array, given.acted))
             self._round.episodes += _episodes(given)
@@ -116,24 +120,23 @@ class ReplayLearner:
 
     def _train(self, batches: Tree) -> Tree:
         """The next updates of the round; returns the priorities of their rows, or ()."""
-        learned = self._learn(self.state, batches, self.version.update, self._round.updates)
-        self._requests.prefetch()  # as an accelerator computes
-        self.state, metrics, priorities = jax.block_until_ready(learned)
+        learned = self._learn(self._trained, batches, self.version.update, self._round.updates)
+        while not _is_ready(learned) and not self._requests.prefetch(PREFETCH_S):
+            pass  # an accelerator computes meanwhile; the CPU was ready when it came back
+        self._trained, metrics, priorities = jax.block_until_ready(learned)
         self._round.metrics.append(jax.device_get(metrics))
         self._round.updates += len(batches[1])
         return priorities
 
     def _end_round(self) -> Learned:
-        done, self._round, steps = self._round, _Round(), 0
+        done, self._round, self.state = self._round, _Round(), self._trained
         # Shards do not keep step with us: of a round for which they took nothing in, nothing is known.
         self._staleness = _staleness(done.acted, self.version.update) or self._staleness
         self.version = Version(self.version.incarnation, self.version.update + 1)
         self._rounds += 1
         self.publish()
-        # Not before: a checkpoint that is written in the midst of a round belongs to the end of the one before.
-        for told in done.told:
-            self.store, more = count(self.store, told)
-            steps += more
+        # As the first part tells: what shards have taken in since then is for rounds to come.
+        self.store, steps = count(self.store, done.told)
         metrics = jax.tree.map(lambda *parts: np.mean(parts), *done.metrics)
         return Learned(metrics | {GRADIENT_UPDATES: done.updates}, steps, done.episodes, *self._staleness)
 
@@ -173,6 +176,11 @@ def _update(
     keys = jax.lax.dynamic_slice_in_dim(jax.random.split(key, updates), begin, len(share))
     state, (metrics, priorities) = jax.lax.scan(update, state, (time_first(rows), share, keys))
     return state, jax.tree.map(jnp.mean, metrics), priorities
+
+
+def _is_ready(tree: Tree) -> bool:
+    """Whether a program that gives these arrays has run."""
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
 
 
 def _staleness(acted: Sequence[Acted], update: int) -> tuple[float, int] | None:

@@ -51,7 +51,7 @@ class ReplayRequests:
     requests.start()
     if (taken := requests.take(timeout=1.0)) is not None:
         ...                                              # start to train on taken.batches
-        requests.prefetch()                              # what has come of the next, meanwhile
+        requests.prefetch(timeout=0.01)                  # the next, meanwhile
         requests.judge(taken, priorities)                # which asks for more
 
     A shard that comes back empty makes it wait: `follow` is called meanwhile, and may rebind a client to it.
@@ -105,12 +105,15 @@ class ReplayRequests:
         given = [part for part in turn.given if part is not None]
         return Taken(batches, given, [version for version in turn.told if version is not None])
 
-    def prefetch(self) -> None:
-        """Send on to the device what has come for the request after the one that was taken."""
-        self._poll(0.0)
+    def prefetch(self, timeout: float) -> bool:
+        """Whether the rows of the request after the one that was taken are on the device, or on their way there."""
         turn = self._turns[(self._number + 1) % TURNS]
-        if None not in turn.told:
-            self._send_on(turn)
+        if None in turn.told:
+            self._poll(timeout, turn.told.index(None))
+        if None in turn.told:
+            return False
+        self._send_on(turn)
+        return True
 
     def judge(self, taken: Taken, priorities: Tree) -> None:
         """Tell every shard the priorities of the rows it gave, or () where there are none, and ask for others."""

@@ -8,13 +8,12 @@ import numpy as np
 
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, SenderId, Version, check_arrays
-from podium.protocol.streams import Counters, InferenceClient, Reply
+from podium.protocol.streams import MOST_ROWS, Counters, InferenceClient, Reply
 from podium.protocol.tcp.layout import Rows
 from podium.protocol.tcp.link import Dialling, Link
 from podium.protocol.tcp.sockets import Part
 from podium.protocol.tcp.wire import WORDS, Answer, Hello, Request, Welcome, schema_words, words
 
-MOST_ROWS = 4096  # of one request
 MOST_SLOTS = 1024  # of one client
 
 

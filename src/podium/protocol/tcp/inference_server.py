@@ -8,8 +8,8 @@ import numpy as np
 
 from podium.protocol.batches import batched, padded_rows
 from podium.protocol.schema import Schema, Version, check_arrays
-from podium.protocol.streams import Counters, InferenceServer, RequestBatch
-from podium.protocol.tcp.inference_client import MOST_ROWS, MOST_SLOTS
+from podium.protocol.streams import MOST_ROWS, Counters, InferenceServer, RequestBatch
+from podium.protocol.tcp.inference_client import MOST_SLOTS
 from podium.protocol.tcp.layout import Rows
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
