@@ -60,11 +60,12 @@ def test_library_and_version_do_not_matter_but_the_task_does(env: str, name: str
     assert (found and found[0]) == name
 
 
+@pytest.mark.parametrize("algorithm", ["impala", "appo", "dqn"])
 @pytest.mark.parametrize("env", ["Pong-v5", "envpool:Pong-v5", "ALE/Pong-v5", "gymnasium:ALE/Pong-v5"])
-def test_a_game_has_its_preset_in_whichever_library(env: str) -> None:
-    found = find_preset("impala", env)
+def test_a_game_has_its_preset_in_whichever_library(algorithm: str, env: str) -> None:
+    found = find_preset(algorithm, env)
     assert found is not None
-    assert found[0] == "impala/Pong-v5"
+    assert found[0] == f"{algorithm}/Pong-v5"
 
 
 def test_an_algorithm_of_ones_own_has_no_preset() -> None:

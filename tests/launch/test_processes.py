@@ -104,7 +104,6 @@ def said(folder: Path) -> str:
 
 WAYS = {
     "one": {"topology__actors": 1, "topology__transport": "memory"},
-    "shm1": {"topology__actors": 1, "topology__transport": "shm"},
     "impala": {"options": ["--topology", "impala"], "topology__actors": 2, "topology__transport": "shm"},
     "tcp3": {"topology__actors": 3, "topology__transport": "tcp"},
     "seed": {"options": ["--topology", "seed"], "topology__actors": 2, "topology__transport": "shm"},
@@ -126,15 +125,15 @@ def synchronous(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / "runs" / name for name in WAYS}
 
 
-def test_at_staleness_0_one_process_and_1_2_3_actor_processes_end_in_the_same_bits(
+def test_at_staleness_0_one_process_and_two_or_three_actor_processes_end_in_the_same_bits(
     synchronous: dict[str, Path],
 ) -> None:
-    runs = [synchronous[name] for name in ("one", "shm1", "impala", "tcp3")]
+    runs = [synchronous[name] for name in ("one", "impala", "tcp3")]
     assert len({digest(run) for run in runs}) == 1
     learned = [
         [{name: value for name, value in row.items() if "/" not in name} for row in timeless_rows(run)] for run in runs
     ]
-    assert learned[0] == learned[1] == learned[2] == learned[3]
+    assert learned[0] == learned[1] == learned[2]
     assert len(learned[0]) >= 10
     for run in runs:
         samples = summary(run)["samples"]

@@ -44,7 +44,7 @@ KILLED = ("replay", "learner", "replay", "actor", "replay")
 def test_replay_workers_learner_and_actors_may_die_one_by_one_and_all_at_once_and_every_step_is_explained(
     tmp_path: Path,
 ) -> None:
-    command = ["train", "dqn", "gymnasium:CartPole-v1", "--name", "run", "--total-steps", "9000"]
+    command = ["train", "dqn", "gymnasium:CartPole-v1", "--name", "run", "--total-steps", "7000"]
     process = start(*command, *flags(SETTINGS), cwd=tmp_path)
     run, dice = tmp_path / "runs" / "run", random.Random(0)
     try:
@@ -68,16 +68,17 @@ def test_replay_workers_learner_and_actors_may_die_one_by_one_and_all_at_once_an
     summary = json.loads((run / "summary.json").read_text())
     samples, known = summary["samples"], summary["env_steps"]
     assert summary["status"] == "done"
-    assert known >= 9_000
+    assert known >= 7_000
     assert samples["unexplained"] == 0
     assert samples["undone"] > 0, "what the replay workers had taken in, and the checkpoint did not know"
+    assert any("the replay workers began empty" in note for note in summary["notes"])
     assert summary["staleness"]["max"] >= summary["staleness"]["mean"] > 0, "nobody waits for the newest version"
     assert summary["wall_s"] > summary["compile_s"]
     # Of a round's 128 steps, they may have taken in: those of two rounds drawn, of two ahead, and of a last fragment.
     assert known <= samples["trained"] <= known + 5 * 128
 
 
-def test_a_run_whose_buffer_does_not_fit_beside_its_learner_is_streamed_from_a_replay_worker_and_goes_on_so(
+def test_a_run_whose_buffer_does_not_fit_beside_its_learner_is_streamed_from_a_replay_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a JAX environment, which would have been fused; each of its rounds is asked for in two parts."""
@@ -91,7 +92,9 @@ def test_a_run_whose_buffer_does_not_fit_beside_its_learner_is_streamed_from_a_r
         "algorithm.buffer_size": 4096,
         "evaluation.episodes": 0,
     }
-    monkeypatch.setattr(memory, "host_memory", lambda: 2 * 4096 * 260)  # of the launcher: the workers read its choice
+    # Of the launcher: the workers read its choice, and have what the machine has.
+    monkeypatch.setattr(memory, "host_memory", lambda: 2 * 4096 * 260)
+    monkeypatch.setattr(memory, "PROCESS_BYTES", 0)
     run = podium.train("dqn", "podium:Catch-v0", total_steps=3_000, root=tmp_path, set=settings, progress=False)
     assert run.summary["status"] == "done"
     assert run.summary["mode"] == "inline"
@@ -100,10 +103,6 @@ def test_a_run_whose_buffer_does_not_fit_beside_its_learner_is_streamed_from_a_r
     assert (stored["mode"], stored["replay_workers"]) == ("inline", 1)
     assert "do not fit" in (run.path / "log.txt").read_text()
     assert {row["gradient_updates"] for row in read_metrics(run.path)} == {2 * ROUND}
-    again = podium.resume(run, total_steps=4_000, progress=False)
-    assert again.summary["status"] == "done"
-    assert again.summary["env_steps"] >= 4_000
-    assert any("the replay workers began empty" in note for note in again.summary["notes"])
 
 
 def last_step(run: Path) -> int:
