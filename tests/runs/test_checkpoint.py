@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint
 import pytest
 
 from podium.core.errors import CheckpointError
@@ -68,6 +69,22 @@ def test_shapes_alone_will_do_as_template(tmp_path: Path) -> None:
     template = jax.eval_shape(lambda: make_state()["train"])
     restored = Checkpoints(tmp_path).restore(template, part="train")
     assert params_digest(restored.tree) == params_digest(STATE["train"])
+
+
+def test_of_a_part_no_other_leaves_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"store": np.zeros(1000), "train": {"empty": np.zeros((0, 3)), "w": np.ones(3)}}, {})
+    restore, read = orbax.checkpoint.Checkpointer.restore, []
+
+    def spy(*args: Any, **options: Any) -> Any:
+        read.append(restore(*args, **options))
+        return read[-1]
+
+    monkeypatch.setattr(orbax.checkpoint.Checkpointer, "restore", spy)
+    tree = Checkpoints(tmp_path).restore({"empty": np.ones((0, 3)), "w": np.zeros(3)}, part="train").tree
+    np.testing.assert_array_equal(tree["w"], np.ones(3))
+    assert tree["empty"].shape == (0, 3)
+    assert sum(array.size for array in read[-1]["leaves"].values()) == 3 + 1, "and the one that marks its place"
 
 
 def test_a_checkpoint_is_found_and_refused_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ checkpoints/120/SHA256SUMS   of all files, checked before any of them is used
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -120,11 +120,11 @@ class Checkpoints:
                 leaves = [Leaf(leaf.path.removeprefix(prefix), leaf.shape, leaf.dtype, leaf.weak) for _, leaf in stored]
                 check_fit(leaves, template)
                 verify_checksums(self.path / str(candidate))
-                arrays = self._read_arrays(candidate, header) if read else None
+                arrays = self._read_arrays(candidate, header, [i for i, _ in stored]) if read else None
             except UNREADABLE as error:
                 notes.append(f"checkpoint {candidate} cannot be read ({_one_line(error)})")
                 continue
-            tree = template if arrays is None else put_leaves(template, leaves, [arrays[i] for i, _ in stored])
+            tree = template if arrays is None else put_leaves(template, leaves, arrays)
             return Restored(candidate, tree, header["metadata"], notes)
         raise CheckpointError(f"{self.path} has no checkpoint to go on from{': ' if notes else ''}{'; '.join(notes)}")
 
@@ -197,16 +197,19 @@ class Checkpoints:
             args = ocp.args.Composite(header=ocp.args.JsonRestore())
             return checkpointer.restore(self.path / str(update), args=args)["header"]
 
-    def _read_arrays(self, update: int, header: dict[str, Any]) -> list[np.ndarray]:
+    def _read_arrays(self, update: int, header: dict[str, Any], wanted: Sequence[int]) -> list[np.ndarray]:
+        """Those leaves and no others: beside parameters that are wanted may lie a replay buffer that is not."""
         import orbax.checkpoint as ocp
 
+        # Arrays without memory: those without elements were not stored, the others tell Orbax what to read.
+        stored = {str(i): header["leaves"][i]["stored"] for i in wanted}
+        like = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in stored.items()}
+        item = {"podium": np.ones((), np.int64)} | {name: array for name, array in like.items() if array.size}
+        how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in item}
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            args = ocp.args.Composite(leaves=ocp.args.StandardRestore())
-            stored = checkpointer.restore(self.path / str(update), args=args)["leaves"]
-        return [
-            np.asarray(stored[str(i)]) if str(i) in stored else np.empty(leaf["stored"][1], leaf["stored"][0])
-            for i, leaf in enumerate(header["leaves"])
-        ]
+            restore = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
+            found = checkpointer.restore(self.path / str(update), args=ocp.args.Composite(leaves=restore))["leaves"]
+        return [np.asarray(found.get(name, array)) for name, array in like.items()]
 
 
 class _Still(np.ndarray):
