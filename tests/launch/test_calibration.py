@@ -207,6 +207,17 @@ def test_a_short_run_is_measured_by_its_environments_alone() -> None:
     assert measured.act == {}
 
 
+def test_what_else_was_noted_stays_when_the_choice_is_made() -> None:
+    asked = off_policy()
+    config = replace(asked.algorithm, learning_starts=asked.limits.total_steps, buffer_size=asked.limits.total_steps)
+    before = make_plan(replace(asked, algorithm=config))
+    after = calibration.settle(before)
+    assert before.asked is not None
+    assert any(note.startswith("nothing will be learned") for note in after.notes)
+    assert [note for note in after.notes if note.startswith("mode ")] != []
+    assert set(before.notes[:-1]) <= set(after.notes)
+
+
 def test_nothing_is_measured_where_nothing_is_open() -> None:
     assert make_plan(experiment()).asked is not None
     for closed in ({"actors": 1}, {"mode": "inline"}, {"staleness": 0}):

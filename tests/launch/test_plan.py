@@ -94,6 +94,15 @@ def test_slots_must_divide_the_environments() -> None:
         make_plan(experiment("gymnasium:CartPole-v1", slots=3))
 
 
+def test_a_slot_of_more_environments_than_a_request_over_tcp_has_is_refused() -> None:
+    asked = experiment("gymnasium:CartPole-v1", mode="served", actors=1, slots=1, transport="tcp")
+    asked = replace(asked, env=replace(asked.env, num_envs=8192))
+    with pytest.raises(ConfigError, match=r"topology.slots = 1: over tcp, a slot has at most 4,096 of the 8,192"):
+        make_plan(asked)
+    make_plan(replace(asked, topology=replace(asked.topology, slots=2)))
+    make_plan(replace(asked, topology=replace(asked.topology, transport="shm")))
+
+
 def test_replay_workers_cannot_take_turns_with_the_learner() -> None:
     """They would wait for a version that is not made before there is enough to learn from."""
     asked = experiment("gymnasium:CartPole-v1", actors=2, replay_workers=2, staleness=0)

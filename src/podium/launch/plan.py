@@ -24,6 +24,7 @@ from podium.launch import populations, replay_keeper
 from podium.launch.devices import configure
 from podium.launch.names import are_known_everywhere, is_importable
 from podium.launch.program import draw_program
+from podium.protocol.streams import MOST_ROWS
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.member_records import BATCHES
 
@@ -119,6 +120,11 @@ def make_plan(
         mode, why = "inline", "a fused run has no replay workers"
     experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
+    if mode == "served" and transport == "tcp" and experiment.env.num_envs // slots > MOST_ROWS:
+        raise ConfigError(
+            f"topology.slots = {slots}: over tcp, a slot has at most {MOST_ROWS:,} of the {experiment.env.num_envs:,} "
+            "environments; use more slots, or topology.transport=shm"
+        )
     if workers and learns:
         replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots, transport)
     if transport != "memory" and not importable:
