@@ -23,9 +23,9 @@ KEPT = 29e6
 """Of a million steps of CartPole: an observation of 16 bytes (9 for 8 steps), 4 of action and reward each, 3 flags."""
 
 
-def plan(env: str = "gymnasium:CartPole-v1", steps: int = 10**6, **topology: Any) -> Plan:
-    config = DQNConfig(fragment_length=8, batch_size=16, buffer_size=steps)
-    return make_plan(Experiment(algorithm=config, env=EnvConfig(env, num_envs=16), topology=TopologyConfig(**topology)))
+def plan(env: str = "gymnasium:CartPole-v1", steps: int = 10**6, num_envs: int = 16, **topology: Any) -> Plan:
+    config, where = DQNConfig(fragment_length=8, batch_size=16, buffer_size=steps), TopologyConfig(**topology)
+    return make_plan(Experiment(algorithm=config, env=EnvConfig(env, num_envs=num_envs), topology=where))
 
 
 def have(monkeypatch: pytest.MonkeyPatch, copies: float) -> None:
@@ -54,6 +54,15 @@ def test_a_buffer_that_no_machine_holds_is_refused_and_the_one_that_is_named_is_
     fits = re.search(r"at most ([\d,]+) steps", str(refused.value))
     assert fits is not None
     plan(env, int(fits[1].replace(",", "")), **topology)
+
+
+def test_on_a_small_machine_the_buffer_that_is_named_is_the_larger_of_what_both_places_hold(monkeypatch) -> None:
+    """Four processes leave half of 2 GB to a replay worker; a third of 1.8 is more than nothing, and less than that."""
+    monkeypatch.setattr(memory, "host_memory", lambda: 2 * 10**9)
+    for actors in (1, 64):
+        with pytest.raises(ConfigError, match=r"do not fit into 0.9 GB; at most 31,[\d,]+ steps fit$"):
+            plan(steps=40_000_000, actors=actors, slots=64, num_envs=64)
+        plan(steps=30_000_000, actors=actors, slots=64, num_envs=64)
 
 
 def test_a_buffer_stays_with_the_learner_where_it_fits_thrice_since_checkpoints_are_written_of_it(monkeypatch) -> None:

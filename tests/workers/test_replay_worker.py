@@ -342,20 +342,41 @@ def test_steps_of_a_shard_are_counted_once_whatever_life_of_it_answers_first() -
     assert grown == [100, 60, 20, 0, 30, 0, 10]
 
 
-def test_a_round_made_in_parts_gives_the_parameters_and_priorities_of_one_made_at_once() -> None:
+def draws(state: tuple, drawn: object, key: jax.Array) -> tuple:
+    """An update of DQN that adds a random number to its state, and tells of it."""
+    after, metrics, priorities = ALGORITHM.update(state[0], drawn, key)
+    drawn_now = jax.random.uniform(key)
+    return (after, state[1] + drawn_now, state[2]), metrics | {"drawn": drawn_now}, priorities
+
+
+DRAWS = ALGORITHM._replace(
+    init=lambda key, *rest: (ALGORITHM.init(key, *rest), jnp.zeros(()), jax.random.key(5)),
+    params=lambda state: ALGORITHM.params(state[0]),
+    update=draws,
+)
+"""Its state holds a typed key, too, as an algorithm of one's own may."""
+
+
+def test_a_round_made_in_parts_gives_the_parameters_priorities_and_draws_of_one_made_at_once() -> None:
     with shards(ALONE) as [shard], MemoryTransport() as transport:
         shard.send(7.0)
         requests = ReplayRequests(SHAPES, [shard.client], Asked(ROUND, ALONE.rows))
-        batches = requests._join([shard.draw()])
-        ends = []
+        given = shard.draw()
+        batches, ends = requests._join([given]), []
         for part in (ROUND, 1):
-            learner = make_learner(ALGORITHM, [shard], transport)
+            learner = make_learner(DRAWS, [shard], transport)
             cuts = [slice(at, at + part) for at in range(0, ROUND, part)]
             parts = [jax.tree.map(lambda x, cut=cut: x[cut], batches) for cut in cuts]
             priorities = np.concatenate([learner._train(piece) for piece in parts])
-            ends.append(jax.device_get((learner._trained, priorities)))
+            learner._round.acted.append(given.acted)
+            ends.append((jax.device_get(learner._trained[:2]), priorities, learner._end_round().metrics))
     assert ROUND > 1
-    jax.tree.map(np.testing.assert_array_equal, *ends)
+    (state, _, metrics), (_, _, other) = ends
+    jax.tree.map(np.testing.assert_array_equal, ends[0][:2], ends[1][:2])
+    assert metrics.keys() == other.keys()
+    for name, value in metrics.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-6, err_msg=name)
+    assert metrics["drawn"] == pytest.approx(state[1] / ROUND), "the mean over the round"
 
 
 def test_a_round_that_is_asked_for_in_parts_is_reported_published_and_saved_at_its_end() -> None:
@@ -405,7 +426,7 @@ def test_rows_of_the_next_request_go_to_the_device_while_it_computes_on_those_of
     np.testing.assert_array_equal(rows.rewards, 7.0)
 
 
-def test_a_device_that_is_done_is_not_kept_waiting_for_the_next_rows() -> None:
+def test_rows_that_have_not_come_are_not_prefetched_and_are_taken_when_they_have() -> None:
     with shards(ALONE) as [shard]:
         shard.send(7.0)
         requests = ReplayRequests(SHAPES, [shard.client], Asked(ALONE.updates, ALONE.rows))

@@ -45,10 +45,15 @@ class Room:
             sizes += f" ({self.copies * self.kept / 1e9:,.1f} while a checkpoint is written)"
         return f"its {sizes} do not fit into {ROOM * self.memory / 1e9:,.1f} GB"
 
+    @property
+    def steps(self) -> int:
+        """How many would fit."""
+        return int(self.capacity * ROOM * self.memory / (self.copies * self.kept))
+
     def refuse(self, instead: str = "") -> NoReturn:
         """In one line, with the number of steps that would fit."""
-        steps = int(self.capacity * ROOM * self.memory / (self.copies * self.kept))
-        raise ConfigError(f"algorithm.buffer_size = {self.capacity}: {self.lack}; at most {steps:,} steps fit{instead}")
+        would = f"at most {self.steps:,} steps fit{instead}"
+        raise ConfigError(f"algorithm.buffer_size = {self.capacity}: {self.lack}; {would}")
 
 
 def room_at_learner(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, devices: int) -> Room:
@@ -66,14 +71,15 @@ def room_at_shards(
     algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int, shards: int, actors: int
 ) -> Room:
     """Of a buffer in the host's memory, a part of which each of so many shards has for fragments of so many rows; they
-    are in no checkpoint. The other processes want their memory, too.
+    are in no checkpoint. The other processes want their memory, too, but of many, we do not know that all are here.
     """
     experience = algorithm.experience
     assert isinstance(experience, Replay)
     replay.num_fragments(experience, rows, shards)
     shard = algorithm._replace(experience=replace(experience, capacity=experience.capacity // shards))
-    left = host_memory() - (2 + shards + actors) * PROCESS_BYTES
-    return Room(shards * bytes_kept(shard, spec, experiment, rows), experience.capacity, max(0, left))
+    host = host_memory()
+    left = max(host // 2, host - (2 + shards + actors) * PROCESS_BYTES)
+    return Room(shards * bytes_kept(shard, spec, experiment, rows), experience.capacity, left)
 
 
 def bytes_kept(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> int:

@@ -30,7 +30,7 @@ def choose(
     against, learns = _against(experiment), experience.starts < experiment.limits.total_steps
     if asked is None and may_leave and learns and not against:
         if not streamed.is_enough:
-            streamed.refuse()
+            max(room, streamed, key=lambda place: place.steps).refuse()
         kept = "1 worker keeps it in the host's memory, in no checkpoint, and streams rows ahead of the learner"
         return 1, f"replay: {room.lack} at the learner; {kept}"
     if not (streamed.is_enough and may_leave and learns):

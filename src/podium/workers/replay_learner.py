@@ -179,8 +179,8 @@ def _update(
 
 
 def _is_ready(tree: Tree) -> bool:
-    """Whether a program that gives these arrays has run."""
-    return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
+    """Whether a program that gives these arrays has run: they are all there at once. Typed keys cannot tell."""
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(tree) if hasattr(leaf, "is_ready"))
 
 
 def _staleness(acted: Sequence[Acted], update: int) -> tuple[float, int] | None:
