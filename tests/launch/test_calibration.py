@@ -207,7 +207,8 @@ def test_a_short_run_is_measured_by_its_environments_alone() -> None:
     assert measured.act == {}
 
 
-def test_what_else_was_noted_stays_when_the_choice_is_made() -> None:
+def test_what_else_was_noted_stays_when_the_choice_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "measure", lambda plan: Costs(Cost(0.01, 0.01), parallel=True))
     asked = off_policy()
     config = replace(asked.algorithm, learning_starts=asked.limits.total_steps, buffer_size=asked.limits.total_steps)
     before = make_plan(replace(asked, algorithm=config))
