@@ -2,7 +2,7 @@
 
 fused     Podium and evosax on the same work, in turns: CartPole as a JAX environment, population 256 x 500 steps
 actors    Podium with one actor process and with two, 16 environments of Gymnasium's CartPole in each
-learner   members a second that a learner takes in and learns from, as if 1,000 actors sent them
+learner   individuals a second that a learner takes in and learns from, as if 1,000 actors sent them
 
 What counts is a ratio within one run. Let nothing else run meanwhile.
 """
@@ -26,14 +26,14 @@ import venvs
 from window import Window, report
 
 import podium
-from podium.algorithms.algorithm import Members
+from podium.algorithms.algorithm import Individuals
 from podium.core.settings import resolve
 from podium.launch import training
 from podium.launch.plan import make_plan
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader
-from podium.runs.books import Books
+from podium.runs.accounting import LearnerAccount
 from podium.workers.layout import make_layouts
 
 LIMIT_S = 900.0
@@ -49,7 +49,7 @@ SAME: dict[str, Any] = {
     "limits.total_steps": 10**9,
 }
 ENDLESS = {"env.kwargs": {"theta_threshold_radians": 1e9, "x_threshold": 1e9}}
-"""No pole falls: so every member plays all its steps, as the peer's always do."""
+"""No pole falls: so every individual plays all its steps, as the peer's always do."""
 
 
 def measure_fused(seconds: float) -> None:
@@ -73,7 +73,7 @@ def compare(rounds: int, seconds: float) -> None:
         "podium": [sys.executable, __file__, "--one", "--seconds", str(seconds)],
         "evosax": [str(venvs.ensure("evosax")), str(venvs.script("evosax", "es")), "--seconds", str(seconds)],
     }
-    contest.show_rates("cartpole-256", contest.take_turns({"cartpole-256": commands}, rounds)["cartpole-256"])
+    contest.show_rates("cartpole-256", contest.run_worker_loop({"cartpole-256": commands}, rounds)["cartpole-256"])
 
 
 def compare_actors(rounds: int, seconds: float) -> None:
@@ -99,20 +99,20 @@ def compare_actors(rounds: int, seconds: float) -> None:
 
 
 def measure_learner(seconds: float, actors: int = 1000, population: int = 40_000) -> None:
-    """The real receiver, books, update and publisher; only what actors play is made up."""
+    """The real receiver, account, update and publisher; only what actors play is made up."""
     settings = {**SAME, "algorithm.population": population, "env.num_envs": actors, "topology.mode": "inline"}
     settings |= {"topology.slots": actors, "topology.actors": actors, "topology.transport": "memory"}
     plan = make_plan(resolve("es", "CartPole-v1", preset=None, overrides=settings).experiment)
     experience = plan.algorithm.experience
-    assert isinstance(experience, Members)
+    assert isinstance(experience, Individuals)
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
     state, random = jax.jit(lambda: training.initial_state(plan))(), np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as root, MemoryTransport() as transport, ExitStack() as stack:
         receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
         publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        books = Books(Path(root))
-        stack.callback(books.close)
-        learner = training.make_learner(plan, layouts, state, Version(0, 0), receiver, publisher, books)
+        account = LearnerAccount(Path(root))
+        stack.callback(account.close)
+        learner = training.make_learner(plan, layouts, state, Version(0, 0), receiver, publisher, account)
         learner.warm_up()
         batch = layouts.record.schema.fields[0].shape[0]
         a_population = -(-population // (batch * actors))
@@ -120,7 +120,7 @@ def measure_learner(seconds: float, actors: int = 1000, population: int = 40_000
             transport.sample_sender(receiver.endpoint, layouts.record.schema, SenderId(actor, 0), a_population)
             for actor in range(actors)
         ]
-        spent, members, sequence, produced = 0.0, 0, 0, 0
+        spent, individuals, sequence, produced = 0.0, 0, 0, 0
         while spent < seconds:
             for _ in range(a_population):
                 steps = 0
@@ -140,10 +140,10 @@ def measure_learner(seconds: float, actors: int = 1000, population: int = 40_000
             learned = learner.step(LIMIT_S)
             spent += time.perf_counter() - began
             assert learned is not None
-            members += len(learned.episodes)
+            individuals += len(learned.episodes)
     size = experience.size
-    note = f"{actors:,} senders, {batch} members a message, population {population:,}, {size:,} parameters"
-    print(f"learner {members / spent:,.0f} members/s ({note})")
+    note = f"{actors:,} senders, {batch} individuals a message, population {population:,}, {size:,} parameters"
+    print(f"learner {individuals / spent:,.0f} individuals/s ({note})")
 
 
 def main() -> None:

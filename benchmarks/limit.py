@@ -26,11 +26,11 @@ from window import Window, parse
 import podium
 from podium.core import settings
 from podium.core.types import ActInput, Fragment, Tree
-from podium.launch.crew import Crew
 from podium.launch.plan import Plan, make_plan
+from podium.launch.thread_workers import Crew
 from podium.launch.training import initial_state
 from podium.ops.compiling import jit_learning
-from podium.ops.keys import run_key
+from podium.ops.random_keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
 from podium.workers.layout import make_layouts
@@ -108,7 +108,7 @@ def wait_until_quiet() -> None:
     raise SystemExit(f"limit: the actor still computes after {QUIET_LIMIT_S:g} s without a learner")
 
 
-def take_turns(env: str, chosen: dict[str, Any], parts: Parts, seconds: float) -> list[Turn]:
+def run_worker_loop(env: str, chosen: dict[str, Any], parts: Parts, seconds: float) -> list[Turn]:
     """Train as a user does; after each second of it the learner holds still for a turn of the parts."""
     turns: list[Turn] = []
     # What the actor had collected meanwhile is trained on before the next second is counted.
@@ -136,7 +136,7 @@ def main() -> None:
     fragment, env_act = collect(plan, plan.algorithm.params(state), TURN_S)
     parts = Parts(plan, state, fragment)
     env_only = parts.env_only(TURN_S)
-    turns = take_turns(env, chosen, parts, arguments.seconds)
+    turns = run_worker_loop(env, chosen, parts, arguments.seconds)
     parts.pool.close()
     line = {
         "peer": "limit",

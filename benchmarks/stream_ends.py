@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from podium.protocol.keys import RunKeys, authenticated, secure_client, secure_server
+from podium.protocol.run_keys import RunKeys, authenticated, secure_client, secure_server
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.shm import ShmTransport, create_directory
 from podium.protocol.streams import FragmentHeader, Transport

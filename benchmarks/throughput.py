@@ -47,7 +47,7 @@ def main() -> None:
         workload: {c: command(c, workload, arguments.seconds) for c in CONTENDERS[workload] if c not in arguments.skip}
         for workload in arguments.workload
     }
-    results = contest.take_turns(commands, arguments.rounds, arguments.tries)
+    results = contest.run_worker_loop(commands, arguments.rounds, arguments.tries)
     print(f"\n{contest.heading()}")
     for workload in arguments.workload:
         contest.show_rates(workload, results[workload])

@@ -14,7 +14,7 @@ POPULATION, STEPS = 256, 500
 GENERATIONS_A_CALL = 4
 """As many as Podium makes in a dispatch."""
 ENDLESS = {"theta_threshold_radians": 1e9, "x_threshold": 1e9}
-"""No pole falls: so every member plays all its steps, here as there."""
+"""No pole falls: so every individual plays all its steps, here as there."""
 
 
 def main() -> None:

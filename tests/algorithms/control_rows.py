@@ -76,15 +76,15 @@ def policy_by_hand(params, obs) -> np.ndarray:
 
 
 def critics_by_hand(params, obs, action) -> np.ndarray:
-    """Values [members, B], one member after the other, in float64."""
+    """Values [towers, B], one tower after the other, in float64."""
     towers = jax.tree.map(lambda x: np.asarray(x, np.float64), params["towers"])
     values = []
-    for member in range(len(towers["head"]["kernel"])):
+    for tower in range(len(towers["head"]["kernel"])):
         x = np.concatenate([np.asarray(obs, np.float64), np.asarray(action, np.float64)], axis=1).T
         for number in range(len(towers) - 1):
             layer = towers[f"hidden_{number}"]
-            x = np.maximum(layer["kernel"][member] @ x + layer["bias"][member], 0)
-        values.append((towers["head"]["kernel"][member] @ x + towers["head"]["bias"][member])[0])
+            x = np.maximum(layer["kernel"][tower] @ x + layer["bias"][tower], 0)
+        values.append((towers["head"]["kernel"][tower] @ x + towers["head"]["bias"][tower])[0])
     return np.array(values)
 
 

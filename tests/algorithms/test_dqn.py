@@ -17,7 +17,7 @@ from podium.core.types import ActInput, Fragment
 from podium.envs import toy
 from podium.envs.jax_wrappers import vectorize
 from podium.networks import q_values
-from podium.ops.keys import row_keys, run_key
+from podium.ops.random_keys import row_keys, run_key
 from podium.workers import rollout
 from podium.workers.fused import Fused
 

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from podium.algorithms import es
-from podium.algorithms.algorithm import Algorithm, Members, Played, Seen
+from podium.algorithms.algorithm import Algorithm, Individuals, Played, Seen
 from podium.core.algorithm_configs import ESConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig
 from podium.core.errors import ConfigError
@@ -31,10 +31,10 @@ def experiment(**algorithm: Any) -> Experiment:
     return Experiment(algorithm=config, env=EnvConfig("toy"), network=NetworkConfig(hidden=()))
 
 
-def build(spec: EnvSpec = BOX, **algorithm: Any) -> tuple[Algorithm, Members]:
+def build(spec: EnvSpec = BOX, **algorithm: Any) -> tuple[Algorithm, Individuals]:
     settings = experiment(**algorithm)
     made = es.make(settings.algorithm, settings, spec)  # pyright: ignore[reportArgumentType]
-    assert isinstance(made.experience, Members)
+    assert isinstance(made.experience, Individuals)
     return made, made.experience
 
 
@@ -44,15 +44,15 @@ def functions(spec: EnvSpec = BOX, **algorithm: Any) -> es.ES:
     return made.act.__self__  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def played(members: Members, returns: Any, index: Any = None, seen: Seen | None = None) -> Played:
+def played(individuals: Individuals, returns: Any, index: Any = None, seen: Seen | None = None) -> Played:
     """Pairs with these returns, in the order + - + - ..."""
     count = len(returns)
     if index is None:
-        index = np.repeat(np.random.default_rng(1).integers(0, members.last_index + 1, count // 2), 2)
+        index = np.repeat(np.random.default_rng(1).integers(0, individuals.last_index + 1, count // 2), 2)
     sign = np.tile(np.array([1, -1], np.float32), count // 2)
     valid, lengths = np.ones(count, bool), np.ones(count, np.int32)
     returns = np.asarray(returns, np.float32)
-    return Played(np.asarray(index, np.int32), sign, returns, lengths, valid, seen, members.table.numbers)
+    return Played(np.asarray(index, np.int32), sign, returns, lengths, valid, seen, individuals.table.numbers)
 
 
 def init(algorithm: Algorithm, spec: EnvSpec = BOX, **algorithm_fields: Any) -> es.TrainState:
@@ -135,49 +135,49 @@ def test_a_table_that_is_smaller_than_the_network_is_refused() -> None:
 
 
 def test_both_of_a_pair_are_as_far_from_the_mean_as_their_noise_says() -> None:
-    algorithm, members = build(sigma=0.5)
+    algorithm, individuals = build(sigma=0.5)
     state = init(algorithm, sigma=0.5)
-    params, noise = algorithm.params(state), members.table.numbers[7 : 7 + members.size]
-    one, other = (members.perturb(params, noise, np.float32(sign)) for sign in (1, -1))
+    params, noise = algorithm.params(state), individuals.table.numbers[7 : 7 + individuals.size]
+    one, other = (individuals.perturb(params, noise, np.float32(sign)) for sign in (1, -1))
     np.testing.assert_allclose(flat(one.network) - flat(params.network), 0.5 * noise, atol=1e-6)
     np.testing.assert_allclose((flat(one.network) + flat(other.network)) / 2, flat(params.network), atol=1e-6)
-    traced = jax.vmap(members.perturb, (None, 0, 0))(params, jnp.stack([noise, noise]), jnp.array([1.0, -1.0]))
+    traced = jax.vmap(individuals.perturb, (None, 0, 0))(params, jnp.stack([noise, noise]), jnp.array([1.0, -1.0]))
     np.testing.assert_allclose(jax.tree.leaves(traced.network)[0][0], jax.tree.leaves(one.network)[0], atol=1e-6)
 
 
 def test_the_gradient_of_a_quadratic_is_the_analytic_one() -> None:
-    functions_, (_, members) = functions(sigma=0.1), build(sigma=0.1, population=20_000)
+    functions_, (_, individuals) = functions(sigma=0.1), build(sigma=0.1, population=20_000)
     state = functions_.init(KEY, BOX, experiment(sigma=0.1).algorithm.hyper())
-    mean, target = flat(state.mean), np.arange(members.size, dtype=np.float32)
-    index = np.repeat(np.random.default_rng(0).integers(0, members.last_index + 1, 10_000), 2)
+    mean, target = flat(state.mean), np.arange(individuals.size, dtype=np.float32)
+    index = np.repeat(np.random.default_rng(0).integers(0, individuals.last_index + 1, 10_000), 2)
     sign = np.tile(np.array([1, -1], np.float32), 10_000)
-    noise = np.stack([members.table.numbers[i : i + members.size] for i in index])
+    noise = np.stack([individuals.table.numbers[i : i + individuals.size] for i in index])
     points = mean + 0.1 * sign[:, None] * noise
     returns = -0.5 * ((points - target) ** 2).sum(axis=1)
     found = jax.jit(lambda batch: functions_.gradient(state, batch, batch.returns, None))(
-        played(members, returns, index)
+        played(individuals, returns, index)
     )
     analytic = target - mean
     assert np.linalg.norm(found - analytic) < 0.06 * np.linalg.norm(analytic)
 
 
 def test_an_update_by_hand() -> None:
-    """Two members: ranks are ±1/2, Adam's first step is the gradient's sign, and the mean decays."""
+    """Two individuals: ranks are ±1/2, Adam's first step is the gradient's sign, and the mean decays."""
     settings = {"sigma": 0.1, "learning_rate": 0.01, "weight_decay": 0.5, "population": 2}
-    algorithm, members = build(**settings)
+    algorithm, individuals = build(**settings)
     state = init(algorithm, **settings)
-    batch = played(members, [1.0, 9.0], index=[40, 40])
+    batch = played(individuals, [1.0, 9.0], index=[40, 40])
     after, metrics, _ = jax.jit(algorithm.update)(state, batch, KEY)
-    gradient = (-0.5 - 0.5) * members.table.numbers[40 : 40 + members.size] / (2 * 0.1)
+    gradient = (-0.5 - 0.5) * individuals.table.numbers[40 : 40 + individuals.size] / (2 * 0.1)
     np.testing.assert_allclose(metrics["gradient_norm"], np.linalg.norm(gradient), rtol=1e-5)
     expected = flat(state.mean) + 0.01 * (np.sign(gradient) - 0.5 * flat(state.mean))
     np.testing.assert_allclose(flat(after.mean), expected, atol=1e-5)
-    assert (metrics["population_mean"], metrics["population_max"], metrics["members"]) == (5.0, 9.0, 2.0)
+    assert (metrics["population_mean"], metrics["population_max"], metrics["individuals"]) == (5.0, 9.0, 2.0)
 
 
 def test_members_that_are_not_there_change_nothing() -> None:
-    algorithm, members = build()
-    state, batch = init(algorithm), played(members, np.arange(10.0))
+    algorithm, individuals = build()
+    state, batch = init(algorithm), played(individuals, np.arange(10.0))
     update = jax.jit(algorithm.update)
     alone, _, _ = update(state, batch, KEY)
     padding = {"returns": np.nan, "sign": np.nan, "index": 0, "lengths": 0, "valid": False}
@@ -190,30 +190,30 @@ def test_members_that_are_not_there_change_nothing() -> None:
 
 
 def test_members_whose_simulator_lost_its_numbers_are_the_last_and_are_counted() -> None:
-    algorithm, members = build()
+    algorithm, individuals = build()
     state, worst = init(algorithm), np.arange(10.0)
     update = jax.jit(algorithm.update)
-    expected, _, _ = update(state, played(members, worst), KEY)
+    expected, _, _ = update(state, played(individuals, worst), KEY)
     for bad in (np.nan, np.inf):
         returns = np.where(worst == 0, bad, worst)
-        found, metrics, _ = update(state, played(members, returns), KEY)
+        found, metrics, _ = update(state, played(individuals, returns), KEY)
         np.testing.assert_allclose(flat(found.mean), flat(expected.mean), atol=1e-6)
-        assert metrics["members_not_finite"] == 1
-        assert (metrics["members"], metrics["population_mean"], metrics["population_max"]) == (10, 5.0, 9.0)
+        assert metrics["individuals_not_finite"] == 1
+        assert (metrics["individuals"], metrics["population_mean"], metrics["population_max"]) == (10, 5.0, 9.0)
 
 
 def test_eight_devices_with_a_share_of_the_members_each_learn_the_same() -> None:
-    algorithm, members = build(normalize_observations=True)
+    algorithm, individuals = build(normalize_observations=True)
     state = init(algorithm, normalize_observations=True)
     rng = np.random.default_rng(0)
     seen = Seen(rng.uniform(1, 5, 16).astype(np.float32), rng.normal(size=(16, 3)).astype(np.float32))
-    batch = played(members, rng.normal(size=64).round(1), seen=seen)
+    batch = played(individuals, rng.normal(size=64).round(1), seen=seen)
     whole, _, _ = jax.jit(algorithm.update)(state, batch, KEY)
-    rows, same = PartitionSpec("members"), PartitionSpec()
+    rows, same = PartitionSpec("individuals"), PartitionSpec()
     spec: Any = Played(rows, rows, rows, rows, rows, rows, same)  # pyright: ignore[reportArgumentType]
     shared = jax.shard_map(
-        lambda state, batch: algorithm.update(state, batch, KEY, "members")[:2],
-        mesh=Mesh(np.array(jax.local_devices()), ("members",)),
+        lambda state, batch: algorithm.update(state, batch, KEY, "individuals")[:2],
+        mesh=Mesh(np.array(jax.local_devices()), ("individuals",)),
         in_specs=(same, spec),
         out_specs=same,
         check_vma=False,
@@ -223,12 +223,12 @@ def test_eight_devices_with_a_share_of_the_members_each_learn_the_same() -> None
 
 
 def test_what_members_saw_becomes_the_normaliser_of_the_next_version() -> None:
-    algorithm, members = build(normalize_observations=True)
+    algorithm, individuals = build(normalize_observations=True)
     state = init(algorithm, normalize_observations=True)
     rows = np.random.default_rng(0).normal(3.0, 2.0, (100, 3)).astype(np.float32)
     mean, deviation = rows.mean(axis=0), rows.std(axis=0)
     seen = Seen(np.full(2, 50, np.float32), np.stack([mean + deviation, mean - deviation]))
-    after, _, _ = jax.jit(algorithm.update)(state, played(members, [1.0, 2.0], seen=seen), KEY)
+    after, _, _ = jax.jit(algorithm.update)(state, played(individuals, [1.0, 2.0], seen=seen), KEY)
     assert after.observations is not None
     np.testing.assert_allclose(after.observations.mean, mean, rtol=1e-5)
     np.testing.assert_allclose(after.observations.var, deviation**2, rtol=1e-4)

@@ -9,8 +9,8 @@ import pytest
 
 from podium.algorithms import registry
 from podium.algorithms.algorithm import Drawn, Replay, Transitions
-from podium.algorithms.descent import start
 from podium.algorithms.off_policy import experience, regress, weigh
+from podium.algorithms.optimizers import start
 from podium.core.algorithm_configs import ALGORITHMS, SACConfig
 from podium.core.config import EnvConfig, Experiment
 from podium.core.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 
 from algorithms.toy_runs import SPEC, assert_close, one_update, random_fragment
 from podium.algorithms import appo, ppo
-from podium.algorithms import policy as policies
+from podium.algorithms import stochastic_policy as policies
 from podium.algorithms.advantages import by_gae
 from podium.algorithms.steps import Steps
 from podium.core.algorithm_configs import APPOConfig, PPOConfig

@@ -45,7 +45,7 @@ def fragment(number: int = 0) -> Fragment:
     )
 
 
-def filled(kind: Replay, fragments: int = 1) -> replay.Buffer:
+def filled(kind: Replay, fragments: int = 1) -> replay.ReplayBuffer:
     buffer = replay.init(kind, fragment())
     add = jax.jit(lambda buffer, fragment: replay.add(kind, buffer, fragment))
     for number in range(fragments):
@@ -53,7 +53,7 @@ def filled(kind: Replay, fragments: int = 1) -> replay.Buffer:
     return buffer
 
 
-def draw_many(kind: Replay, buffer: replay.Buffer, batch: int, seed: int = 0) -> tuple[Drawn, np.ndarray]:
+def draw_many(kind: Replay, buffer: replay.ReplayBuffer, batch: int, seed: int = 0) -> tuple[Drawn, np.ndarray]:
     drawn, index = jax.jit(lambda b, k: replay.draw(kind, b, k, batch))(buffer, jax.random.key(seed))
     return jax.tree.map(np.asarray, drawn), np.asarray(index)
 

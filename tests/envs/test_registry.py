@@ -15,7 +15,7 @@ from podium.envs.gymnasium import GymnasiumEnv
 from podium.envs.processes import ProcessesEnv
 from podium.envs.registry import list_envs, resolve
 from podium.envs.testing import check_host_env, copy_step
-from podium.envs.wrappers import FrameStack
+from podium.envs.wrappers import HostFrameStack
 
 
 def test_envpool_steps_a_gymnasium_id_that_it_has() -> None:
@@ -119,7 +119,7 @@ def test_wrappers_in_envpool_terms() -> None:
     found = resolve(config)
     assert (found.library, found.spec.observation) == ("envpool", Array((9,)))
     env = found.make_host([1, 2])
-    assert isinstance(env, FrameStack)
+    assert isinstance(env, HostFrameStack)
     env.reset()
     steps = [env.step(np.zeros((2, 1))) for _ in range(11)]
     assert [bool(step.truncated.all()) for step in steps] == [False] * 9 + [True, False]

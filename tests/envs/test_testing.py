@@ -13,7 +13,7 @@ from podium.envs.host_from_jax import HostFromJax
 from podium.envs.interface import TimeStep
 from podium.envs.own_host import OwnHost
 from podium.envs.testing import BrokenPromiseError, check_host_env
-from podium.envs.wrappers import FrameStack
+from podium.envs.wrappers import HostFrameStack
 
 
 class Bent(GymnasiumEnv):
@@ -76,7 +76,7 @@ def test_what_an_own_batch_saves_reaches_the_checkpoint_through_a_stack_of_frame
     def make(seeds: list[int]) -> OwnHost:
         return OwnHost(HostFromJax(toy.make_catch(), seeds), seeds)
 
-    for wrap in (lambda env: env, lambda env: FrameStack(env, 3)):
+    for wrap in (lambda env: env, lambda env: HostFrameStack(env, 3)):
         env = wrap(make([0]))
         env.reset()
         assert env.save() is not None

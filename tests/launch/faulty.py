@@ -13,7 +13,7 @@ from podium.envs.interface import JaxEnv, JaxStep
 
 
 class Faulty(gymnasium.Env):
-    """Episodes of eight steps; at step `at` of the environment's life it does what `how` says."""
+    """Episodes of eight steps; at step `at` of the environment's incarnation it does what `how` says."""
 
     def __init__(self, how: str = "none", at: int = 40, action: str = "discrete", flag: str = "") -> None:
         self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
@@ -24,7 +24,7 @@ class Faulty(gymnasium.Env):
             "tuple": spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]),
             "text": spaces.Text(4),
         }[action]
-        self.how, self.at, self.flag, self.count, self.life = how, at, flag, 0, 0
+        self.how, self.at, self.flag, self.count, self.incarnation = how, at, flag, 0, 0
 
     def look(self) -> Any:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
@@ -37,9 +37,9 @@ class Faulty(gymnasium.Env):
         return self.look(), {}
 
     def step(self, action: Any) -> Any:
-        self.count, self.life = self.count + 1, self.life + 1
+        self.count, self.incarnation = self.count + 1, self.incarnation + 1
         observation, reward = self.look(), 1.0
-        if self.life == self.at:
+        if self.incarnation == self.at:
             if self.how == "raise":
                 raise ZeroDivisionError("the wheel came off")
             if self.how == "hang" and self._is_the_first():

@@ -43,15 +43,15 @@ def test_an_evaluator_that_cannot_film_says_so_once_and_plays_on(
         reader = transport.parameter_reader(publisher.endpoint, layouts.params.schema)
         publisher.publish(Version(0, 0), params)
 
-        def beat(figures: dict[str, float]) -> None:
-            returns.append(figures["return"])
+        def beat(metrics: dict[str, float]) -> None:
+            returns.append(metrics["return"])
             publisher.publish(Version(0, len(returns)), params)
             if len(returns) == 3:
                 stop.set()
 
-        follow = steps.clear
-        play_versions(plan, layouts, reader, RunDirectory(tmp_path), stop, beat, follow, lambda: steps.append(0))
+        reconnect = steps.clear
+        play_versions(plan, layouts, reader, RunDirectory(tmp_path), stop, beat, reconnect, lambda: steps.append(0))
     assert returns == [8.0, 8.0, 8.0], "episodes of eight steps"
-    assert len(steps) >= 8, "each step is a sign of life"
+    assert len(steps) >= 8, "each step is a heartbeat"
     said = capsys.readouterr().out
     assert said.count("evaluation.video: no more videos: ") == 1

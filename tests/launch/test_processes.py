@@ -221,9 +221,9 @@ def test_a_frozen_actor_is_replaced_and_ps_logs_and_stop_work_from_another_termi
     served = re.search(r"metrics at (\S+)", said(tmp_path))
     assert served
     with urllib.request.urlopen(served[1], timeout=LIMIT_S) as answer:
-        figures = answer.read().decode()
-    assert 'podium_worker_restarts{run="live",worker="actor-1",role="actor"} 1\n' in figures
-    assert re.search(r'podium_worker_samples_produced{run="live",worker="learner-0",role="learner"} [1-9]', figures)
+        metrics = answer.read().decode()
+    assert 'podium_worker_restarts{run="live",worker="actor-1",role="actor"} 1\n' in metrics
+    assert re.search(r'podium_worker_samples_produced{run="live",worker="learner-0",role="learner"} [1-9]', metrics)
     shown = podium("ps", cwd=tmp_path)
     assert shown.returncode == 0
     assert all(name in shown.stdout for name in ("live", "learner-0", "actor-0", "actor-1"))

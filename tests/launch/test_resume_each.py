@@ -12,7 +12,7 @@ import pytest
 
 import podium
 from launch.commands import checkpoints, digest, timeless_rows
-from podium.launch.crew import Crew
+from podium.launch.thread_workers import Crew
 
 SMALL: dict[str, Any] = {
     "env.num_envs": 4,
@@ -26,7 +26,7 @@ REPLAY = FRAGMENTS | {"algorithm.batch_size": 16, "algorithm.buffer_size": 400, 
 # Everything that a buffer can hold: priorities, sequences and the memory that they start from.
 SEQUENCES = {"algorithm.burn_in": 2, "algorithm.n_step": 3, "algorithm.priority_exponent": 0.6}
 SEQUENCES |= {"network.memory": "gru", "network.memory_size": 8, "algorithm.batch_size": 128}
-MEMBERS = {"algorithm.population": 8, "algorithm.episode_limit": 20}
+INDIVIDUALS = {"algorithm.population": 8, "algorithm.episode_limit": 20}
 STEPS = 640
 
 
@@ -39,12 +39,12 @@ CASES = {
     "ddpg": ("gymnax:Pendulum-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
     "td3": ("gymnax:Pendulum-v1", REPLAY | {"algorithm.n_step": 3}),
     "sac": ("gymnax:Pendulum-v1", REPLAY | {"algorithm.update_ratio": 0.5}),
-    "es": ("podium:Catch-v0", MEMBERS),
+    "es": ("podium:Catch-v0", INDIVIDUALS),
 }
 
 
 def workers(algorithm: str) -> dict[str, Any]:
-    """In one process, in turns; served where it can be: ES's members have parameters of their own."""
+    """In one process, in turns; served where it can be: ES's memberships have parameters of their own."""
     mode = "inline" if algorithm in ("es", "ppo", "ddpg") else "served"
     how = {"topology.mode": mode, "topology.actors": 1, "topology.transport": "memory", "topology.staleness": 0}
     return how | {"topology.slots": 2}
@@ -78,7 +78,7 @@ def test_a_checkpoint_without_the_environments_is_gone_on_from_and_that_is_said(
     env, settings = CASES["ppo"]
     settings = SMALL | settings | workers("ppo")
     with monkeypatch.context() as before:
-        before.setattr(Crew, "places", lambda self, updates: None)  # as Podium was before it kept them
+        before.setattr(Crew, "env_snapshots", lambda self, updates: None)  # as Podium was before it kept them
         run = podium.train("ppo", env, preset="none", set=settings, total_steps=200, root=tmp_path, progress=False)
     podium.resume(run, total_steps=400, progress=False)
     (note,) = run.summary["notes"]
@@ -89,7 +89,7 @@ def test_a_checkpoint_without_the_environments_is_gone_on_from_and_that_is_said(
     ("algorithm", "env", "settings"),
     [
         ("dqn", "gymnasium:CartPole-v1", REPLAY | {"algorithm.priority_exponent": 0.6}),
-        ("es", "gymnasium:CartPole-v1", MEMBERS | {"env.wrappers": ["time_limit(20)"]}),
+        ("es", "gymnasium:CartPole-v1", INDIVIDUALS | {"env.wrappers": ["time_limit(20)"]}),
     ],
 )
 def test_where_environments_cannot_tell_where_they_are_all_else_follows_from_the_checkpoint(

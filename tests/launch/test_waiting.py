@@ -11,8 +11,8 @@ import pytest
 from podium.launch.waiting import first_update
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
+from podium.workers.individual_actor import Mean
 from podium.workers.layout import make_layout
-from podium.workers.member_actor import Mean
 
 LAYOUT = make_layout({"w": jax.ShapeDtypeStruct((3,), np.float32)})
 

@@ -30,7 +30,7 @@ with Watchdog({limits}) as watchdog:
         ("0.3, long_s=60", "watchdog()"),
         ("0.01, long_s=0.3", "watchdog(); watchdog.be_patient()"),
     ],
-    ids=["from its start", "after a sign of life", "while it compiles"],
+    ids=["from its start", "after a heartbeat", "while it compiles"],
 )
 def test_a_process_that_hangs_ends_itself_and_says_where(limits: str, calls: str) -> None:
     script = HANGS.format(limits=limits, calls=calls)

@@ -53,7 +53,7 @@ def test_a_killed_worker_comes_back_and_the_learners_end_ends_all(tmp_path: Path
             tick_until(supervisor, lambda name=name: worker(supervisor, name).incarnation == 1)
             tick_until(supervisor, lambda name=name: worker(supervisor, name).progress > 0)
             assert worker(supervisor, name).pid != pid
-        # Actors stay while the learner is away, and find its next life.
+        # Actors stay while the learner is away, and find its next incarnation.
         tick_until(supervisor, lambda: worker(supervisor, "actor-0").metrics == {"learner": 1.0})
         assert worker(supervisor, "actor-0").incarnation == 0
         until.touch()
@@ -91,8 +91,8 @@ def test_five_deaths_without_progress_end_the_run_with_the_traceback(tmp_path: P
         outcome = run_to_end(supervisor)
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert outcome.message.startswith("actor-0 died 5 times without progress: Traceback (most recent call last):\n")
-    assert 'raise RuntimeError(f"the toy broke in life {context.incarnation}")' in outcome.message
-    assert outcome.message.endswith("RuntimeError: the toy broke in life 4")
+    assert 'raise RuntimeError(f"the toy broke in incarnation {context.incarnation}")' in outcome.message
+    assert outcome.message.endswith("RuntimeError: the toy broke in incarnation 4")
 
 
 def test_a_signal_is_named_and_a_worker_that_dies_once_only_lives_on(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ class Launcher:
         return {one.role: one for one in status.workers} if status else {}
 
     def run(self, incarnation: int, *roles: str) -> bool:
-        """Whether these workers run, in this life or a later one."""
+        """Whether these workers run, in this incarnation or a later one."""
         workers = self.workers()
         return all(
             role in workers and workers[role].state == "running" and workers[role].incarnation >= incarnation

@@ -12,17 +12,17 @@ from podium.orchestrator.program import Group
 from podium.orchestrator.spawner import Handle, Spawner
 from podium.orchestrator.supervisor import LIMITS, Limits, Outcome, Supervisor
 from podium.orchestrator.worker import HOPELESS, MISCONFIGURED, STOPPED
-from podium.protocol.directory import Directory, Entry
+from podium.protocol.directory import Directory, Registration
 
 TICK_S = 0.05
 
 
 class Life(Handle):
-    """A life that ends when the test says so; it notes what was done to it, and when."""
+    """An incarnation that ends when the test says so; it notes what was done to it, and when."""
 
     def __init__(self, stage: "Stage", group: Group, index: int, incarnation: int) -> None:
         self.name, self.pid = f"{group.role}-{index}", 1000 + len(stage.lives)
-        self.stage, self.entry = stage, Entry(group.role, index, incarnation, "host", self.pid)
+        self.stage, self.entry = stage, Registration(group.role, index, incarnation, "host", self.pid)
         self.code: int | None = None
         self.words: str | None = None
         self.done: list[tuple[str, float]] = []
@@ -76,17 +76,19 @@ class Stage(Spawner):
         return self.lives[-1]
 
     def current(self, name: str) -> Life:
-        return [life for life in self.lives if life.name == name][-1]
+        return [incarnation for incarnation in self.lives if incarnation.name == name][-1]
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds - 1e-9
         while self.now < end and self.supervisor.outcome is None:
             self.now += TICK_S
-            for life in self.lives:
-                place = life.entry.role, life.entry.index, life.entry.incarnation
+            for incarnation in self.lives:
+                place = incarnation.entry.role, incarnation.entry.index, incarnation.entry.incarnation
                 withdrawn = self.directory.state(*place) == "withdrawn"
-                if life.code is None and life.name not in self.frozen and not withdrawn:
-                    self.directory.renew(Entry(*place, "host", life.entry.pid, ready=True, progress=self.progress))
+                if incarnation.code is None and incarnation.name not in self.frozen and not withdrawn:
+                    self.directory.renew(
+                        Registration(*place, "host", incarnation.entry.pid, ready=True, progress=self.progress)
+                    )
             self.supervisor.tick()
 
     def end(self, name: str, code: int, words: str | None = None) -> None:
@@ -100,11 +102,17 @@ def states(stage: Stage) -> list[str]:
 
 def test_five_deaths_without_progress_end_the_run_with_the_last_traceback() -> None:
     stage = Stage(group("actor", "work"))
-    for life in range(5):
+    for incarnation in range(5):
         stage.run(1.5)
-        stage.end("actor-0", 1, f"Traceback (most recent call last):\nValueError: {life}")
+        stage.end("actor-0", 1, f"Traceback (most recent call last):\nValueError: {incarnation}")
     stage.run(0.2)
-    assert [life.entry.incarnation for life in stage.lives if life.name == "actor-0"] == [0, 1, 2, 3, 4]
+    assert [incarnation.entry.incarnation for incarnation in stage.lives if incarnation.name == "actor-0"] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     assert stage.supervisor.restarts == {"actor": 4}
     stage.end("learner-0", STOPPED)
     stage.run(1)
@@ -180,7 +188,7 @@ def test_stop_gives_the_learner_time_for_a_checkpoint_and_the_others_as_long() -
     stage.supervisor.stop("Ctrl-C")
     stage.run(50)
     assert stage.directory.news().stop
-    assert [life.done for life in stage.lives] == [[], []]
+    assert [incarnation.done for incarnation in stage.lives] == [[], []]
     stage.end("learner-0", STOPPED)
     stage.run(3)
     stage.end("actor-0", STOPPED)
@@ -280,7 +288,7 @@ def test_a_launcher_that_was_asleep_kills_nobody_for_it() -> None:
     stage.run(1)
     stage.now += 20  # nobody's renewal was heard, and everybody's lease has run out
     stage.supervisor.tick()
-    assert [life.done for life in stage.lives] == [[], []]
+    assert [incarnation.done for incarnation in stage.lives] == [[], []]
     stage.run(1)
     assert states(stage) == ["running", "running"]
     stage.frozen.add("actor-0")

@@ -44,7 +44,7 @@ def test_a_worker_that_crashes_is_started_again_until_its_budget_is_used_up() ->
         outcome = run_to_end(supervisor)
     assert outcome.status == "failed"
     assert outcome.message.startswith("actor-0 died 5 times without progress: Traceback")
-    assert outcome.message.endswith("RuntimeError: the toy broke in life 4")
+    assert outcome.message.endswith("RuntimeError: the toy broke in incarnation 4")
     assert supervisor.restarts == {"actor": 4}
     assert workers_left() == []
 

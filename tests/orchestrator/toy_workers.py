@@ -26,18 +26,18 @@ def program(learner: Group, *others: Group) -> Program:
 
 def work(context: WorkerContext) -> None:
     """Make progress until told to stop."""
-    context.member.announce({"samples": f"memory://{context.role}/{context.index}/{context.incarnation}"})
+    context.membership.announce({"samples": f"memory://{context.role}/{context.index}/{context.incarnation}"})
     while not context.stop.wait(BEAT_S):
-        context.member.progress += 1
-        context.member.metrics = {"beats": context.member.progress}
+        context.membership.progress += 1
+        context.membership.metrics = {"beats": context.membership.progress}
 
 
 def learn(context: WorkerContext) -> None:
     """Finish when the file `until` exists; write what was seen of the actors to `seen`."""
-    context.member.announce({"samples": "memory://learner"})
+    context.membership.announce({"samples": "memory://learner"})
     until = Path(context.payload["until"])
     while not context.stop.wait(BEAT_S):
-        context.member.progress += 1
+        context.membership.progress += 1
         if until.exists():
             return
     if "checkpoint" in context.payload:
@@ -46,21 +46,21 @@ def learn(context: WorkerContext) -> None:
 
 def follow(context: WorkerContext) -> None:
     """An actor that looks its learner up, notes every incarnation that it sees, and makes progress."""
-    context.member.announce({})
+    context.membership.announce({})
     while not context.stop.wait(BEAT_S):
-        if found := context.member.wait_for("learner", 1, timeout=0.2):
-            context.member.progress += 1
-            context.member.metrics = {"learner": found[0].incarnation}
+        if found := context.membership.wait_for("learner", 1, timeout=0.2):
+            context.membership.progress += 1
+            context.membership.metrics = {"learner": found[0].incarnation}
 
 
 def crash(context: WorkerContext) -> None:
     """Die of an exception, at once."""
-    raise RuntimeError(f"the toy broke in life {context.incarnation}")
+    raise RuntimeError(f"the toy broke in incarnation {context.incarnation}")
 
 
 def crash_with_progress(context: WorkerContext) -> None:
     """Die of an exception, but never without having done something."""
-    context.member.progress += 1
+    context.membership.progress += 1
     raise RuntimeError("again")
 
 
@@ -71,26 +71,26 @@ def misconfigured(context: WorkerContext) -> None:
 
 def hopeless(context: WorkerContext) -> None:
     """Find that training cannot go on."""
-    context.member.progress += 1
+    context.membership.progress += 1
     raise TrainingError("the loss is not finite at update 7")
 
 
 def die_once(context: WorkerContext) -> None:
-    """Be killed in the first life, work in the second."""
+    """Be killed in the first incarnation, work in the second."""
     if context.incarnation == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     work(context)
 
 
 def leave_early(context: WorkerContext) -> None:
-    """Return without having been told to, in the first life."""
+    """Return without having been told to, in the first incarnation."""
     if context.incarnation:
         work(context)
 
 
 def deaf(context: WorkerContext) -> None:
     """Never look at stop."""
-    context.member.announce({})
+    context.membership.announce({})
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         signal.pause()

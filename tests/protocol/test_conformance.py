@@ -10,7 +10,7 @@ from podium.protocol.batches import PaddedArrays
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.memory.inference import MemoryInferenceClient, MemoryInferenceServer
 from podium.protocol.memory.parameters import MemoryParameterPublisher, MemoryParameterReader
-from podium.protocol.memory.samples import Entry, Meeting, MemorySampleReceiver, MemorySampleSender, Ring
+from podium.protocol.memory.samples import BufferRing, Meeting, MemorySampleReceiver, MemorySampleSender, QueuedFragment
 from podium.protocol.schema import Version
 from podium.protocol.streams import Reply
 from podium.protocol.testing import inference, parameters, samples, senders
@@ -39,7 +39,7 @@ def kept_in_the_queue(self: MemorySampleReceiver) -> Any:
     return received
 
 
-def never_released(self: MemorySampleReceiver, ring: Ring, entry: Entry) -> None:
+def never_released(self: MemorySampleReceiver, ring: BufferRing, entry: QueuedFragment) -> None:
     return None
 
 
@@ -49,11 +49,11 @@ def first_come_only(self: MemorySampleReceiver) -> Any:
     return received
 
 
-def without_checks(self: Meeting, ring: Ring) -> None:
+def without_checks(self: Meeting, ring: BufferRing) -> None:
     self.rings[ring.sender] = ring
 
 
-def forgotten(self: Meeting, ring: Ring) -> None:
+def forgotten(self: Meeting, ring: BufferRing) -> None:
     self.rings.pop(ring.sender, None)
 
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import zmq
 
-from podium.protocol.directory import Directory, Entry, Renewal
+from podium.protocol.directory import Directory, Registration, Renewal
 from podium.protocol.directory_server import DirectoryServer
-from podium.protocol.keys import RunKeys, secure_client
 from podium.protocol.membership import DirectoryError, attach, connect, host_identity
+from podium.protocol.run_keys import RunKeys, secure_client
 from podium.protocol.streams import RefusedError
 
 LIMIT_S = 60.0
@@ -30,11 +30,13 @@ class Clock:
         return self.now
 
 
-def entry(role: str = "learner", index: int = 0, incarnation: int = 0, host: str = "one", **rest: object) -> Entry:
-    return Entry(role, index, incarnation, host, 1234, **rest)  # pyright: ignore[reportArgumentType]
+def entry(
+    role: str = "learner", index: int = 0, incarnation: int = 0, host: str = "one", **rest: object
+) -> Registration:
+    return Registration(role, index, incarnation, host, 1234, **rest)  # pyright: ignore[reportArgumentType]
 
 
-def names(entries: list[Entry]) -> list[str]:
+def names(entries: list[Registration]) -> list[str]:
     return [f"{one.name}.{one.incarnation}@{one.host}" for one in entries]
 
 
@@ -162,17 +164,17 @@ def server(directory: Directory, keys: RunKeys) -> Iterator[DirectoryServer]:
 
 
 def member_process(endpoint: str, keys: RunKeys, role: str, incarnation: int, host: str, pipe: Connection) -> None:
-    """A member in a process of its own: does what it is told, until told to leave."""
-    with connect(endpoint, keys, role, 0, incarnation, host=host) as member:
+    """A membership in a process of its own: does what it is told, until told to leave."""
+    with connect(endpoint, keys, role, 0, incarnation, host=host) as membership:
         while (told := pipe.recv()) != "leave":
             if told == "find":
-                pipe.send([(one.host, one.endpoints) for one in member.wait_for("learner", 1, LIMIT_S)])
+                pipe.send([(one.host, one.endpoints) for one in membership.wait_for("learner", 1, LIMIT_S)])
             elif told == "stopped":
-                pipe.send(member.stop.wait(LIMIT_S))
+                pipe.send(membership.stop.wait(LIMIT_S))
             else:
-                member.progress += 1
-                member.metrics = {"speed": 2}
-                member.announce(told)
+                membership.progress += 1
+                membership.metrics = {"speed": 2}
+                membership.announce(told)
                 pipe.send(None)
 
 
@@ -202,12 +204,12 @@ def test_members_in_two_processes_find_each_other_and_a_successor_elsewhere(
     directory: Directory, server: DirectoryServer, keys: RunKeys
 ) -> None:
     client = keys.for_clients()
-    members = [
+    memberships = [
         RemoteMember(server.endpoint, client, "actor", 0, "one"),
         RemoteMember(server.endpoint, client, "learner", 0, "one"),
     ]
     try:
-        actor, learner = members
+        actor, learner = memberships
         learner.ask({"samples": "tcp://one:1"})
         assert actor.ask("find") == [("one", {"samples": "tcp://one:1"})]
         assert until(lambda: [(one.progress, one.metrics) for one in directory.live("learner")] == [(1, {"speed": 2})])
@@ -216,15 +218,15 @@ def test_members_in_two_processes_find_each_other_and_a_successor_elsewhere(
         assert until(lambda: names(directory.expired()) == ["learner-0.0@one"])
         assert until(lambda: names(directory.live()) == ["actor-0.0@one"])
 
-        members.append(RemoteMember(server.endpoint, client, "learner", 1, "two"))
-        members[-1].ask({"samples": "tcp://two:2"})
+        memberships.append(RemoteMember(server.endpoint, client, "learner", 1, "two"))
+        memberships[-1].ask({"samples": "tcp://two:2"})
         assert until(lambda: actor.ask("find") == [("two", {"samples": "tcp://two:2"})])
 
         directory.request_stop()
         assert actor.ask("stopped") is True
     finally:
-        for member in members:
-            member.leave()
+        for membership in memberships:
+            membership.leave()
     assert until(lambda: directory.live() == [])
     assert directory.expired() == []  # those who leave withdraw
     assert server.malformed == 0
@@ -252,8 +254,8 @@ def test_malformed_messages_are_counted_and_cost_nobody_anything(server: Directo
         assert socket.poll(int(1000 * LIMIT_S))  # only the last one has an answer
         assert msgspec.msgpack.decode(socket.recv())["stop"] is False
     assert server.malformed == len(bad) + 1
-    with connect(server.endpoint, keys.for_clients(), "actor", 0, 0, timeout=LIMIT_S) as member:
-        assert names(member.entries("learner")) == ["learner-0.0@one"]
+    with connect(server.endpoint, keys.for_clients(), "actor", 0, 0, timeout=LIMIT_S) as membership:
+        assert names(membership.entries("learner")) == ["learner-0.0@one"]
 
 
 def test_a_replaced_incarnation_is_refused_at_the_door_and_stopped_inside(
@@ -271,15 +273,15 @@ def test_a_replaced_incarnation_is_refused_at_the_door_and_stopped_inside(
 def test_a_silent_directory_means_that_the_launcher_is_lost(directory: Directory, keys: RunKeys) -> None:
     directory.lease_s = 0.2
     with DirectoryServer(directory, keys) as server:
-        member = connect(server.endpoint, keys.for_clients(), "actor", 0, 0, timeout=LIMIT_S)
-        assert not member.stop.is_set()
-    with member:
-        assert member.stop.wait(LIMIT_S)
-        assert member.lost
+        membership = connect(server.endpoint, keys.for_clients(), "actor", 0, 0, timeout=LIMIT_S)
+        assert not membership.stop.is_set()
+    with membership:
+        assert membership.stop.wait(LIMIT_S)
+        assert membership.lost
 
 
 def test_a_started_anew_directory_knows_its_members_again(directory: Directory) -> None:
-    """What an orchestrator that was restarted relies on: members need do nothing for it."""
+    """What an orchestrator that was restarted relies on: memberships need do nothing for it."""
     news = directory.answer(Renewal(entry("actor", 2, 5, progress=8), epoch=directory.news().epoch))
     assert names(news.table or []) == ["actor-2.5@one"]
     afresh = Directory(LEASE_S)
@@ -309,21 +311,21 @@ def test_members_of_one_process_need_no_sockets(directory: Directory) -> None:
 
 
 def test_looking_up_a_role_without_an_edge_is_a_bug_that_is_named(directory: Directory) -> None:
-    with attach(directory, "actor", 0, 0, roles=["learner"]) as member:
-        assert member.entries("learner") == []
+    with attach(directory, "actor", 0, 0, roles=["learner"]) as membership:
+        assert membership.entries("learner") == []
         with pytest.raises(ValueError, match="actor has no edge to 'replay'"):
-            member.wait_for("replay", 1, LIMIT_S)
+            membership.wait_for("replay", 1, LIMIT_S)
 
 
 def test_a_wait_ends_when_somebody_else_sets_stop(directory: Directory) -> None:
     stop = threading.Event()
-    with attach(directory, "actor", 0, 0, stop=stop) as member:
+    with attach(directory, "actor", 0, 0, stop=stop) as membership:
         setter = threading.Timer(0.01, stop.set)
         setter.start()
-        assert member.wait_for("learner", 1, timeout=LIMIT_S) == []
+        assert membership.wait_for("learner", 1, timeout=LIMIT_S) == []
         setter.join()
 
 
 def test_a_metric_that_is_no_number_fails_where_it_is_set(directory: Directory) -> None:
-    with attach(directory, "actor", 0, 0) as member, pytest.raises(TypeError):
-        member.metrics = {"loss": None}  # pyright: ignore[reportAttributeAccessIssue]
+    with attach(directory, "actor", 0, 0) as membership, pytest.raises(TypeError):
+        membership.metrics = {"loss": None}  # pyright: ignore[reportAttributeAccessIssue]

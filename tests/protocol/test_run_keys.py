@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from podium.protocol.keys import RunKeys, authenticated, secure_client, secure_server
+from podium.protocol.run_keys import RunKeys, authenticated, secure_client, secure_server
 
 
 def test_the_file_is_for_its_owner_only(tmp_path):

@@ -127,16 +127,16 @@ def test_ten_senders_killed_at_random_lose_nothing(directory: Path, start: Start
     def take(timeout: float) -> bool:
         if (received := receiver.receive(timeout)) is None:
             return False
-        life = received.sender.incarnation
-        assert received.header.sequence == arrived[life], "in order, none missing, none twice"
-        arrived[life] += 1
+        incarnation = received.sender.incarnation
+        assert received.header.sequence == arrived[incarnation], "in order, none missing, none twice"
+        arrived[incarnation] += 1
         check_content(received)
         received.release()
         return True
 
-    logs = [tmp_path / f"{life}" for life in range(10)]
-    peers = [start("send", directory, life, random.integers(1, 5), log) for life, log in enumerate(logs)]
-    for life, peer in enumerate(peers):
+    logs = [tmp_path / f"{incarnation}" for incarnation in range(10)]
+    peers = [start("send", directory, incarnation, random.integers(1, 5), log) for incarnation, log in enumerate(logs)]
+    for incarnation, peer in enumerate(peers):
         assert heard(peer) == "ready"
         go(peer)
         for _ in range(random.integers(1, 300)):
@@ -144,9 +144,13 @@ def test_ten_senders_killed_at_random_lose_nothing(directory: Path, start: Start
         kill(peer)
         while take(0.0):
             pass
-        reported = logs[life].read_bytes()  # empty if it was killed after its first commit, before its first report
-        assert not reported or arrived[life] > RECORD.unpack(reported)[1], "all that it knew to be committed has come"
-    assert list(receiver.senders()) == [SenderId(0, 9)], "rings of older lives are removed"
+        reported = logs[
+            incarnation
+        ].read_bytes()  # empty if it was killed after its first commit, before its first report
+        assert not reported or arrived[incarnation] > RECORD.unpack(reported)[1], (
+            "all that it knew to be committed has come"
+        )
+    assert list(receiver.senders()) == [SenderId(0, 9)], "rings of older incarnations are removed"
 
 
 def test_ten_receivers_killed_at_random_lose_nothing(directory: Path, start: Start, tmp_path: Path) -> None:
@@ -182,8 +186,8 @@ def test_ten_receivers_killed_at_random_lose_nothing(directory: Path, start: Sta
 def test_a_publisher_killed_in_the_middle_leaves_a_whole_version(directory: Path, start: Start) -> None:
     transport = ShmTransport(directory)
     reader = None
-    for life in range(3):
-        peer = start("publish", directory, life)
+    for incarnation in range(3):
+        peer = start("publish", directory, incarnation)
         endpoint = heard(peer)
         if reader is None:
             reader = transport.parameter_reader(endpoint, LARGE)
@@ -197,7 +201,7 @@ def test_a_publisher_killed_in_the_middle_leaves_a_whole_version(directory: Path
             for found in (news, transport.parameter_reader(endpoint, LARGE).read()):
                 if found is not None:
                     version, arrays = found
-                    assert version.incarnation == life
+                    assert version.incarnation == incarnation
                     assert all((array == version.update).all() for array in arrays)
     assert len(list(directory.glob("policy-*"))) == 1, "what killed publishers left is removed by the next"
 

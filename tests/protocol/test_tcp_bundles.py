@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import FragmentHeader, StreamError
 from podium.protocol.tcp import TcpTransport, bundle
 from podium.protocol.tcp.bundle import Bundle
-from podium.protocol.tcp.wire import TO_SERVER, Fragments, parse
+from podium.protocol.tcp.wire import TO_SERVER, FragmentsMessage, parse
 
 LIMIT = 30.0
 SIZE = 4096
@@ -43,7 +43,7 @@ class Socket:
     @staticmethod
     def checked(message: bytes) -> list[int]:
         fragments, size = parse(TO_SERVER, message)
-        assert isinstance(fragments, Fragments)
+        assert isinstance(fragments, FragmentsMessage)
         numbers = [fragments.number + i for i in range(len(fragments.headers))]
         assert size == SIZE * len(numbers)
         for i, number in enumerate(numbers):

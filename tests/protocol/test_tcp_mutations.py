@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import zmq
 
-from podium.protocol.keys import RunKeys, secure_client
+from podium.protocol.run_keys import RunKeys, secure_client
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import Counters, FragmentHeader, Transport
 from podium.protocol.tcp import TcpTransport
 from podium.protocol.tcp.wire import (
     NONE,
     TO_CLIENT,
-    Answer,
+    AnswerMessage,
     Bye,
     Credit,
     Fetch,
-    Fragments,
+    FragmentsMessage,
     Hello,
-    Request,
+    RequestMessage,
     Welcome,
     parse,
     schema_words,
@@ -286,7 +286,7 @@ def test_more_fragments_than_credits_and_old_numbers_are_refused():
         socket.send(words(stream.hello))
         socket.recv()
         for number in (3, 3, 2, 4, 5, 6, 7, 8):
-            socket.send(bytes(SCHEMA.nbytes) + words(Fragments(number, [header])))
+            socket.send(bytes(SCHEMA.nbytes) + words(FragmentsMessage(number, [header])))
         until(lambda: stream.counters.malformed == 4, lambda: stream.counters)
         assert stream.receiver.senders()[SenderId(1, 0)] == 4
 
@@ -301,10 +301,10 @@ def test_of_a_message_with_one_wrong_fragment_nothing_is_taken():
         for blocks, wrong in zip(
             (2, 2, 5), headers, strict=True
         ):  # a negative number, a block less, beyond its credits
-            socket.send(bytes(blocks * SCHEMA.nbytes) + words(Fragments(0, wrong)))
+            socket.send(bytes(blocks * SCHEMA.nbytes) + words(FragmentsMessage(0, wrong)))
         until(lambda: stream.counters.malformed == 3, lambda: stream.counters)
         assert stream.receiver.senders()[SenderId(1, 0)] == 0
-        socket.send(bytes(4 * SCHEMA.nbytes) + words(Fragments(0, [header] * 4)))
+        socket.send(bytes(4 * SCHEMA.nbytes) + words(FragmentsMessage(0, [header] * 4)))
         until(lambda: stream.receiver.senders()[SenderId(1, 0)] == 4, stream.receiver.senders)
         assert stream.counters.malformed == 3
 
@@ -318,8 +318,8 @@ def test_frames_that_cannot_be_stacked_are_refused_and_their_credit_goes_back():
             socket.send(words(hello))
             socket.recv()
             for number, pixels in enumerate((b"", b"\xff" * 97, bytes(97), b"\xff" * 96)):
-                socket.send_multipart([bytes(SCHEMA.nbytes) + words(Fragments(number, [header])), pixels])
-            two = bytes(2 * SCHEMA.nbytes) + words(Fragments(9, [header] * 2))  # frames come one in a message
+                socket.send_multipart([bytes(SCHEMA.nbytes) + words(FragmentsMessage(number, [header])), pixels])
+            two = bytes(2 * SCHEMA.nbytes) + words(FragmentsMessage(9, [header] * 2))  # frames come one in a message
             socket.send_multipart([two, b"\xff" * 97])
             assert receiver.receive(LIMIT) is not None
             until(lambda: receiver.receive(0.0) is None and receiver.counters.malformed == 4, lambda: receiver.counters)
@@ -342,8 +342,17 @@ def test_a_client_refuses_what_a_server_cannot_say():
         router = stream.server._router
         assert stream.works()
         (peer,) = stream.server._peers.all()
-        wrong = [b"", b"junk", words(Fetch(NONE)), words(Request(0, 1)), words(Answer(9, 1, Version(0, 0)))]
-        wrong += [bytes(9) + words(Answer(0, 1, Version(0, 0))), bytes(9) + words(Answer(1, 2, Version(0, 0)))]
+        wrong = [
+            b"",
+            b"junk",
+            words(Fetch(NONE)),
+            words(RequestMessage(0, 1)),
+            words(AnswerMessage(9, 1, Version(0, 0))),
+        ]
+        wrong += [
+            bytes(9) + words(AnswerMessage(0, 1, Version(0, 0))),
+            bytes(9) + words(AnswerMessage(1, 2, Version(0, 0))),
+        ]
         for message in wrong:
             with router.lock:
                 assert router.send(peer.route, message) == "sent"

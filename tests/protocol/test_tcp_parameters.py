@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import Field, Schema, Version
 from podium.protocol.shm import create_directory
 from podium.protocol.shm.futex import AVAILABLE
 from podium.protocol.streams import ParameterReader
-from podium.protocol.tcp import TcpTransport, link
+from podium.protocol.tcp import TcpTransport, client_link
 from podium.protocol.tcp.host_copy import SharedParameterReader
 from podium.protocol.tcp.parameters import TcpParameterPublisher, TcpParameterReader
 from podium.protocol.tcp.sockets import has_input
@@ -41,7 +41,7 @@ def until(done: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def no_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that hears nothing for a second asks again: here messages are counted, and a second may pass."""
-    monkeypatch.setattr(link, "RENEW", 1e6)
+    monkeypatch.setattr(client_link, "RENEW", 1e6)
 
 
 @pytest.fixture
@@ -185,8 +185,8 @@ def relays(reader: ParameterReader) -> bool:
 FETCHING = """
 import sys
 from pathlib import Path
-from podium.protocol.keys import RunKeys
-from podium.protocol.tcp import TcpTransport
+from podium.protocol.run_keys import RunKeys
+from podium.protocol.tcp import TcpTransport, client_link
 from podium.protocol.testing.parameters import WEIGHTS
 transport = TcpTransport(RunKeys.read(Path(sys.argv[1])), share=Path(sys.argv[3]))
 reader = transport.parameter_reader(sys.argv[2], WEIGHTS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
-from podium.protocol.keys import RunKeys, secure_client
+from podium.protocol.run_keys import RunKeys, secure_client
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import FragmentHeader, RefusedError, SampleReceiver, SampleSender, StreamError
 from podium.protocol.tcp import TcpTransport
@@ -81,7 +81,7 @@ def hears(endpoint: str, keys: RunKeys | None) -> bool:
 
 def test_a_client_with_the_runs_key_is_answered(stream):
     assert hears(stream[0].endpoint, KEYS.for_clients())
-    # A newer life takes its place and leaves: the fixture asks who is left.
+    # A newer incarnation takes its place and leaves: the fixture asks who is left.
     with TcpTransport(KEYS.for_clients()) as connecting:
         connecting.sample_sender(stream[0].endpoint, SCHEMA, SenderId(1, 1), 2).close()
     end = time.monotonic() + LIMIT

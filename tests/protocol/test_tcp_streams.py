@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import FragmentHeader, Received, RefusedError, SampleReceiver, SampleSender
 from podium.protocol.tcp import TcpTransport
@@ -261,7 +261,7 @@ def test_what_was_committed_arrives_after_the_senders_transport_closed():
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import SenderId
 from podium.protocol.tcp import TcpTransport
 from podium.protocol.tcp.wire import Ping, words

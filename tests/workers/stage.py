@@ -20,13 +20,13 @@ from podium.envs.interface import HostEnv
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader, InferenceClient, Transport
-from podium.runs.books import ActorLedger
+from podium.runs.accounting import ActorAccount
+from podium.workers.action_sources import ActionSource, InlineActions
 from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Record, make_layouts
-from podium.workers.policies import InlinePolicy, Policy
-from podium.workers.served_policy import ServedPolicy
-from podium.workers.slot import Slot
+from podium.workers.served_actions import ServedActions
+from podium.workers.slot import EnvSlot
 
 LENGTH, ROWS, GAMMA, LIMIT_S = 5, 4, 0.5, 60.0
 KEY = jax.random.key(1)
@@ -77,12 +77,12 @@ class Stage:
         memory: str = "none",
         fragment: int = 0,
         wrap: Callable[[int, HostEnv], HostEnv] = lambda slot, env: env,
-        wrap_policy: Callable[[Policy], Policy] = lambda policy: policy,
+        wrap_policy: Callable[[ActionSource], ActionSource] = lambda policy: policy,
         servers: int = 0,
         limit: float = LIMIT_S,
         num_envs: int = ROWS,
         transport: Transport | None = None,
-        follow: Callable[["Stage"], None] = lambda stage: None,
+        reconnect: Callable[["Stage"], None] = lambda stage: None,
     ) -> None:
         self.experiment = Experiment(
             algorithm=PPOConfig(fragment_length=LENGTH, minibatch_size=LENGTH * num_envs, num_epochs=1, gamma=GAMMA),
@@ -105,23 +105,23 @@ class Stage:
         )
         self.servers = [self.transport.inference_server(*self.schemas) for _ in range(servers)]
         self.clients = [self.client(server.endpoint, limit) for server in self.servers]
-        self.ledger = ActorLedger.in_memory()
+        self.actor_account = ActorAccount.in_memory()
         if servers:
-            self.policy: Policy = ServedPolicy(self.clients, self.layouts, None if staleness else self.reader())
+            self.policy: ActionSource = ServedActions(self.clients, self.layouts, None if staleness else self.reader())
         else:
-            self.policy = InlinePolicy(self.algorithm, self.layouts, self.reader(), staleness)
+            self.policy = InlineActions(self.algorithm, self.layouts, self.reader(), staleness)
         self.policy = wrap_policy(self.policy)
         self.actor = Actor(
-            [Slot(i, env, self.layouts, self.algorithm.rollouts.discount, fragment) for i, env in enumerate(envs)],
+            [EnvSlot(i, env, self.layouts, self.algorithm.rollouts.discount, fragment) for i, env in enumerate(envs)],
             self.policy,
             self.sender,
             self.layouts,
             self.algorithm.rollouts,
             KEY,
-            self.ledger,
+            self.actor_account,
             staleness,
             self.beats.append,
-            lambda: (self.waits.release(), follow(self))[0],
+            lambda: (self.waits.release(), reconnect(self))[0],
         )
         self._threads = [threading.Thread(target=self._run, args=(self.actor,), daemon=True)]
 
@@ -148,7 +148,7 @@ class Stage:
             self.error = None
             raise error
 
-    def serve(self, server: int, max_rows: int = 64, follow: Callable[[], None] = lambda: None) -> InferenceWorker:
+    def serve(self, server: int, max_rows: int = 64, reconnect: Callable[[], None] = lambda: None) -> InferenceWorker:
         """An inference worker in a thread of its own, to be called before the stage is entered."""
         worker = InferenceWorker(
             self.algorithm,
@@ -157,7 +157,7 @@ class Stage:
             self.reader(),
             max_rows,
             wait_s=0.0,
-            follow=follow,
+            reconnect=reconnect,
         )
         self._threads.append(threading.Thread(target=self._run, args=(worker,), daemon=True))
         return worker
@@ -184,8 +184,8 @@ class Stage:
         return self.transport.parameter_reader(self.publisher.endpoint, self.layouts.params.schema)
 
     def client(self, endpoint: str, limit: float = LIMIT_S) -> InferenceClient:
-        life = SenderId(0, len(getattr(self, "clients", [])))
-        return self.transport.inference_client(endpoint, *self.schemas, life, [self.rows] * self.slots, limit)
+        incarnation = SenderId(0, len(getattr(self, "clients", [])))
+        return self.transport.inference_client(endpoint, *self.schemas, incarnation, [self.rows] * self.slots, limit)
 
     def receive(self) -> Sent:
         """The next fragment, copied."""
@@ -207,7 +207,7 @@ class Stage:
         return sent
 
     def wait_until_it_waits(self) -> None:
-        """Until the actor has called `follow` after a pause: it has stepped all that it can."""
+        """Until the actor has called `reconnect` after a pause: it has stepped all that it can."""
         while self.waits.acquire(blocking=False):
             pass
         paused_s = 0.0

@@ -135,7 +135,7 @@ def test_at_staleness_0_a_fragment_begins_with_a_newer_version_and_is_numbered_b
         sent = [stage.receive() for _ in range(slots)]
         # There is credit, but version 0 has been used.
         stage.wait_until_it_waits()
-        produced = stage.ledger.produced
+        produced = stage.actor_account.produced
         assert produced == sum(s.header.steps for s in sent)
         # A restored learner: newer, though its update number is not the next.
         stage.publish(5, incarnation=1, seed=3)
@@ -143,7 +143,7 @@ def test_at_staleness_0_a_fragment_begins_with_a_newer_version_and_is_numbered_b
         # Now there is a version, but no credit.
         stage.publish(6, incarnation=1, seed=4)
         stage.wait_until_it_waits()
-        assert stage.ledger.fragments == 2 * slots
+        assert stage.actor_account.fragments == 2 * slots
         for one in sent[:slots]:
             one.release()
         sent += [stage.receive() for _ in range(slots)]
@@ -189,13 +189,13 @@ def test_without_credit_the_actor_waits_and_goes_on_after_a_release(slots, stale
         stage.publish(0)
         sent = [stage.receive() for _ in range(credits)]
         stage.wait_until_it_waits()
-        assert stage.ledger.fragments == credits
-        assert stage.ledger.produced == sent[-1].header.produced
+        assert stage.actor_account.fragments == credits
+        assert stage.actor_account.produced == sent[-1].header.produced
         sent[1].release()
         later = stage.receive()
         assert later.header.sequence == credits
         stage.wait_until_it_waits()
-        assert stage.ledger.fragments == credits + 1
+        assert stage.actor_account.fragments == credits + 1
         assert stage.actor.metrics()["credit_wait_s"] > 0
     counts = [sum(s.header.slot == slot for s in [*sent, later]) for slot in range(slots)]
     assert max(counts) - min(counts) <= 1, "no slot runs away from the others"
@@ -212,9 +212,13 @@ def test_stopping_counts_what_is_unfinished_in_the_arrays():
         (whole,) = stage.receive_released(1)
         stage.join()
     # 1 2 3 reset 1 | 2 3 reset: so the two steps of the second fragment that were valid, of each row.
-    assert (whole.header.steps, stage.ledger.unfinished, stage.ledger.produced) == (4 * ROWS, 2 * ROWS, 6 * ROWS)
-    assert stage.ledger.ended
-    assert stage.ledger.steps_of(0) == 4 * ROWS
+    assert (whole.header.steps, stage.actor_account.unfinished, stage.actor_account.produced) == (
+        4 * ROWS,
+        2 * ROWS,
+        6 * ROWS,
+    )
+    assert stage.actor_account.ended
+    assert stage.actor_account.steps_of(0) == 4 * ROWS
 
 
 def test_a_step_that_was_not_received_is_neither_produced_nor_unfinished():
@@ -225,7 +229,7 @@ def test_a_step_that_was_not_received_is_neither_produced_nor_unfinished():
     with Stage(2, wrap=lambda slot, env: Hooked(env, stop if slot == 1 else lambda _: None, False)) as stage:
         stage.publish(0)
         stage.join()
-    assert stage.ledger.produced == stage.ledger.unfinished > 0
+    assert stage.actor_account.produced == stage.actor_account.unfinished > 0
 
 
 def test_an_error_of_an_environment_ends_the_actor():
@@ -239,7 +243,7 @@ def test_an_error_of_an_environment_ends_the_actor():
     stage.publish(0)
     with pytest.raises(EnvError, match=r"(?s)environment 0 \(seed 0\).*the wheel came off"), stage:
         stage.join()
-    assert stage.ledger.unfinished == stage.ledger.produced == ROWS
+    assert stage.actor_account.unfinished == stage.actor_account.produced == ROWS
 
 
 def test_an_actor_that_was_taken_for_dead_is_told_so():
@@ -258,7 +262,7 @@ def test_metrics_are_beaten_out_while_it_waits():
             stage.wait_until_it_waits()
         metrics = stage.actor.metrics()
     assert stage.beats[0].keys() == metrics.keys()
-    assert (metrics["steps"], metrics["fragments"]) == (stage.ledger.produced, 4)
+    assert (metrics["steps"], metrics["fragments"]) == (stage.actor_account.produced, 4)
     assert metrics["env_s"] > 0
     assert metrics["inference_wait_s"] > 0
     assert metrics["weights_age_s"] > 0

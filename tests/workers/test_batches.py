@@ -13,7 +13,7 @@ from podium.envs import registry as envs
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader, SampleSender
-from podium.runs.books import Books
+from podium.runs.accounting import LearnerAccount
 from podium.workers.batches import Assembler, Prefetch
 from podium.workers.layout import Layouts, Record, make_layouts
 
@@ -24,7 +24,7 @@ class Bench(NamedTuple):
     """An assembler, of two slots if nothing else is said, and two senders."""
 
     layouts: Layouts
-    books: Books
+    account: LearnerAccount
     assembler: Assembler
     senders: list[SampleSender]
     counts: list[int]
@@ -57,15 +57,15 @@ def bench(request: pytest.FixtureRequest):
     )
     spec = envs.resolve(experiment.env).spec
     layouts = make_layouts(algorithms.make(experiment, spec), spec, experiment, ROWS)
-    books = Books(None)
+    account = LearnerAccount(None)
     with MemoryTransport() as transport, closing(transport.sample_receiver(layouts.record.schema)) as receiver:
         senders = [
             transport.sample_sender(receiver.endpoint, layouts.record.schema, SenderId(i, 0), credits=3)
             for i in range(2)
         ]
         slots = more[0] if more else 2
-        assembler = Assembler(receiver, books, layouts, slots, staleness, first, *more[1:])
-        yield Bench(layouts, books, assembler, senders, [0, 0])
+        assembler = Assembler(receiver, account, layouts, slots, staleness, first, *more[1:])
+        yield Bench(layouts, account, assembler, senders, [0, 0])
         for sender in senders:
             sender.close()
 
@@ -82,8 +82,8 @@ def test_steps_of_an_only_slot_that_are_too_old_are_left_out_too(bench: Bench) -
     assert not batch.fragment.valid[0].any()
     assert batch.fragment.valid[1:].all()
     assert batch.steps == (LENGTH - 1) * ROWS
-    bench.books.trained(batch.bookings)
-    assert (bench.books.account.trained, bench.books.account.stale) == ((LENGTH - 1) * ROWS, ROWS)
+    bench.account.trained(batch.bookings)
+    assert (bench.account.record.trained, bench.account.record.stale) == ((LENGTH - 1) * ROWS, ROWS)
 
 
 @pytest.mark.parametrize("bench", [(0, Version(0, 0))], indirect=True)
@@ -109,7 +109,7 @@ def test_at_staleness_0_another_version_is_stale_and_a_slot_counts_once(bench: B
     batch = bench.assembler.next(timeout=1)
     assert batch is not None
     assert rewards(batch) == [1.0, 1.0, 2.0, 2.0]
-    assert bench.books.account.stale == 2 * LENGTH * ROWS
+    assert bench.account.record.stale == 2 * LENGTH * ROWS
 
 
 @pytest.mark.parametrize("bench", [(1, Version(0, 5))], indirect=True)
@@ -131,8 +131,8 @@ def test_of_a_fragment_that_took_too_long_only_the_old_steps_are_left_out(bench:
     assert batch.fragment.valid[:, 0].tolist() == [False, True, True, True]
     assert batch.fragment.valid[:, 2].all()
     assert sorted(batch.ages.tolist()) == [0] * 12 + [1] * 2
-    bench.books.trained(batch.bookings)
-    assert (bench.books.account.trained, bench.books.account.stale) == (2 * LENGTH * ROWS - ROWS, ROWS)
+    bench.account.trained(batch.bookings)
+    assert (bench.account.record.trained, bench.account.record.stale) == (2 * LENGTH * ROWS - ROWS, ROWS)
 
 
 @pytest.mark.parametrize("bench", [(2, Version(1, 5))], indirect=True)
@@ -143,7 +143,7 @@ def test_what_a_dead_learners_policy_collected_is_stale(bench: Bench) -> None:
     batch = bench.assembler.next(timeout=1)
     assert batch is not None
     assert sorted(rewards(batch)) == [1.0, 1.0, 2.0, 2.0]
-    assert bench.books.account.stale == LENGTH * ROWS
+    assert bench.account.record.stale == LENGTH * ROWS
 
 
 @pytest.mark.parametrize("bench", [(2, Version(1, 5), 1, True)], indirect=True)

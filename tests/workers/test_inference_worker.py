@@ -9,13 +9,13 @@ import pytest
 
 from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceServer
-from podium.workers.layout import Answer
-from podium.workers.policies import Choice, jit_act
-from podium.workers.served_policy import ServedPolicy
+from podium.workers.action_sources import Choice, jit_act
+from podium.workers.layout import ActAnswer
+from podium.workers.served_actions import ServedActions
 from workers.stage import LIMIT_S, Stage, assert_same, play
 
 
-def choose(policy: ServedPolicy, count: int, serve=lambda: None) -> list[Choice]:
+def choose(policy: ServedActions, count: int, serve=lambda: None) -> list[Choice]:
     """So many choices, with `serve` called between polls."""
     choices: list[Choice] = []
     deadline = time.monotonic() + LIMIT_S
@@ -27,7 +27,7 @@ def choose(policy: ServedPolicy, count: int, serve=lambda: None) -> list[Choice]
 
 
 def answer_all(stage: Stage, server: InferenceServer, version: Version, seed: int = 0) -> None:
-    """Answer what is pending, as an inference worker would."""
+    """ActAnswer what is pending, as an inference worker would."""
     act = jit_act(stage.algorithm)
     while (batch := server.gather(64, 0.0, 0.0)) is not None:
         answer = act(stage.params(seed), stage.layouts.request.tree(batch.arrays))
@@ -45,7 +45,7 @@ def expect_answers(stage: Stage, choices: list[Choice], seed: int = 0) -> None:
     """Each slot got the answer to its own request, which was marked with its number."""
     act = jit_act(stage.algorithm)
     for choice in choices:
-        expected: Answer = act(stage.params(seed), request(stage, choice.slot))
+        expected: ActAnswer = act(stage.params(seed), request(stage, choice.slot))
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), choice.answer, expected)
 
 
@@ -77,10 +77,10 @@ def test_before_the_first_version_requests_wait_and_later_ones_get_the_newest():
     stage = Stage(4, "podium:Catch-v0", servers=1)
     client = stage.clients[0]
     waited, stop = threading.Semaphore(0), threading.Event()
-    worker = stage.serve(0, follow=waited.release)
+    worker = stage.serve(0, reconnect=waited.release)
     thread = threading.Thread(target=worker.run, args=(stop,), daemon=True)
     thread.start()
-    policy = ServedPolicy([client], stage.layouts)
+    policy = ServedActions([client], stage.layouts)
     for slot in range(4):
         policy.submit(slot, request(stage, slot))
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_a_request_that_fails_is_asked_again_elsewhere_until_it_is_answered():
     stage = Stage(4, "podium:Catch-v0", servers=2, limit=0.2)
     dead, alive = stage.servers
     policy = stage.policy
-    assert isinstance(policy, ServedPolicy)
+    assert isinstance(policy, ServedActions)
     for turn in range(3):
         for slot in range(4):
             policy.submit(slot, request(stage, slot))
@@ -162,7 +162,7 @@ def test_a_worker_that_comes_back_elsewhere_is_asked_there():
 def test_replaced_clients_requests_are_asked_again_of_the_new_ones():
     stage = Stage(2, "podium:Catch-v0", servers=2)
     policy = stage.policy
-    assert isinstance(policy, ServedPolicy)
+    assert isinstance(policy, ServedActions)
     for slot in range(2):
         policy.submit(slot, request(stage, slot))
     other = stage.transport.inference_server(*stage.schemas)
@@ -183,7 +183,7 @@ def test_replaced_clients_requests_are_asked_again_of_the_new_ones():
 def test_what_a_worker_was_asked_before_it_went_is_nobodys_answer_when_it_is_back():
     stage = Stage(2, "podium:Catch-v0", servers=2)
     policy, (first, second) = stage.policy, stage.clients
-    assert isinstance(policy, ServedPolicy)
+    assert isinstance(policy, ServedActions)
     for slot in range(2):
         policy.submit(slot, request(stage, slot))
     policy.replace([second])

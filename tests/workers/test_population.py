@@ -1,4 +1,5 @@
-"""A population in one XLA program: every member's own return, on however many devices, and on from what was saved."""
+"""A population in one XLA program: every individual's own return, on however many devices, and on from what was
+saved."""
 
 from typing import Any
 
@@ -158,13 +159,13 @@ def experiment(**changes: Any) -> Experiment:
 def test_as_many_devices_as_share_the_pairs_evenly_are_used_and_drawn() -> None:
     plan = make_plan(experiment())
     assert plan.devices == 6
-    assert "play 12 members" in draw(plan)
+    assert "play 12 individuals" in draw(plan)
     with pytest.raises(ConfigError, match=r"topology.devices = 4: must divide the population's 6 pairs"):
         make_plan(experiment(devices=4))
 
 
 def test_served_mode_and_a_population_that_rows_cannot_share_are_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"topology.mode = 'served': es gives each member parameters of its own"):
+    with pytest.raises(ConfigError, match=r"topology.mode = 'served': es gives each individual parameters of its own"):
         make_plan(experiment(mode="served"))
     uneven = Experiment(
         ESConfig(noise_table=50_000, population=14),

@@ -18,7 +18,7 @@ from podium.envs import registry
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader, InferenceClient, Reply
-from podium.runs.books import Books
+from podium.runs.accounting import LearnerAccount
 from podium.workers.layout import Record, make_layouts
 from podium.workers.replay import ReplayWorker, Share
 from podium.workers.replay_layout import TURNS, Given, Judged, make_replay_layouts
@@ -49,24 +49,24 @@ class Shard:
         self.receiver = stack.enter_context(closing(transport.sample_receiver(LAYOUTS.record.schema)))
         self._schemas, self._stack = (SHAPES.request.schema, SHAPES.answer.schema), stack
         self.server = stack.enter_context(closing(transport.inference_server(*self._schemas)))
-        self.books, self.share = Books(None), share
+        self.account, self.share = LearnerAccount(None), share
         key = jax.random.key(index)
         self.beaten = threading.Event()
         streams = self.receiver, self.server
         self.worker = ReplayWorker(
-            EXPERIENCE, LAYOUTS, SHAPES, *streams, self.books, share, key, LIFE, beat=lambda _: self.beaten.set()
+            EXPERIENCE, LAYOUTS, SHAPES, *streams, self.account, share, key, LIFE, beat=lambda _: self.beaten.set()
         )
         sender = transport.sample_sender(self.receiver.endpoint, LAYOUTS.record.schema, SenderId(index, 0), credits=1)
         self.sender = stack.enter_context(closing(sender))
-        self.client = self.join(life=0)
+        self.client = self.join(incarnation=0)
         self.sent = self.steps = 0
 
-    def join(self, life: int) -> InferenceClient:
-        """As this life of the learner."""
+    def join(self, incarnation: int) -> InferenceClient:
+        """As this incarnation of the learner."""
         rows = [self.share.updates * self.share.rows] * TURNS
         ends = self.server.endpoint, *self._schemas
         return self._stack.enter_context(
-            closing(self._transport.inference_client(*ends, SenderId(0, life), rows, LIMIT_S))
+            closing(self._transport.inference_client(*ends, SenderId(0, incarnation), rows, LIMIT_S))
         )
 
     def send(
@@ -110,9 +110,13 @@ class Shard:
         return jax.tree.map(np.array, SHAPES.answer.tree(reply.arrays))
 
 
-def judge(index: np.ndarray | int, priority: np.ndarray | float, added: int, life: int = LIFE) -> Judged:
+def judge(index: np.ndarray | int, priority: np.ndarray | float, added: int, incarnation: int = LIFE) -> Judged:
     """Of the 16 rows of a round."""
-    filled = np.broadcast_to(np.array(life), 16), np.broadcast_to(index, 16), np.broadcast_to(np.array(added), 16)
+    filled = (
+        np.broadcast_to(np.array(incarnation), 16),
+        np.broadcast_to(index, 16),
+        np.broadcast_to(np.array(added), 16),
+    )
     return Judged(*(part.astype(np.int32) for part in filled), np.broadcast_to(priority, 16).astype(np.float32))
 
 
@@ -158,7 +162,7 @@ def test_steps_are_booked_when_they_are_taken_in_and_told_with_the_next_rows() -
         reply = shard.reply()
         assert reply is not None
         assert reply.version == Version(LIFE, LENGTH * ROWS)
-        assert shard.books.account.trained == LENGTH * ROWS
+        assert shard.account.record.trained == LENGTH * ROWS
 
 
 def test_rows_are_held_back_until_there_are_fragments_enough() -> None:
@@ -206,7 +210,7 @@ def test_rounds_that_died_with_a_learner_are_drawn_again_for_the_next() -> None:
             shard.send(1.0)
         for turn in range(TURNS):
             shard.draw(turn=turn)
-        shard.client = shard.join(life=1)
+        shard.client = shard.join(incarnation=1)
         for turn in range(TURNS):  # without a new fragment: nobody was trained for those that are there
             shard.draw(turn=turn)
         shard.ask(judge(0, 1.0, added=2))
@@ -261,7 +265,7 @@ def test_what_is_said_of_rows_that_a_life_before_had_drawn_is_not_heard() -> Non
     with shards(replace(ALONE, steps=0, starts=2 * STEPS)) as [shard]:
         shard.send(1.0)
         shard.send(2.0)
-        given = shard.draw(judge(0, 1e6, added=2, life=LIFE - 1))
+        given = shard.draw(judge(0, 1e6, added=2, incarnation=LIFE - 1))
         assert np.mean(given.index == 0) < 0.5, "it had two fragments as well, but others"
         given = shard.draw(judge(0, 1e6, added=2))
         assert np.mean(given.index == 0) > 0.9, "of its own rows, it hears the same"
@@ -283,7 +287,7 @@ def test_a_learner_learns_from_rows_of_all_shards_and_counts_their_steps_and_epi
             again = learner.step(LIMIT_S)
     assert learned is not None
     assert again is not None
-    assert learned.steps + again.steps == sum(shard.books.account.trained for shard in both)
+    assert learned.steps + again.steps == sum(shard.account.record.trained for shard in both)
     assert learned.episodes + again.episodes == [(5.0, 5)] * 2
     assert learned.metrics["gradient_updates"] == 2
     assert learner.version == Version(0, 2)
@@ -336,8 +340,8 @@ def test_a_learner_reports_how_old_the_steps_are_that_its_shards_took_in() -> No
 
 def test_steps_of_a_shard_are_counted_once_whatever_life_of_it_answers_first() -> None:
     store, grown = start_store(2), []
-    for life, steps in [(3, 100), (3, 160), (4, 20), (3, 180), (4, 50), (4, 40), (4, 60)]:
-        store, more = count(store, [Version(life, steps), Version(0, 0)])
+    for incarnation, steps in [(3, 100), (3, 160), (4, 20), (3, 180), (4, 50), (4, 40), (4, 60)]:
+        store, more = count(store, [Version(incarnation, steps), Version(0, 0)])
         grown.append(more)
     assert grown == [100, 60, 20, 0, 30, 0, 10]
 

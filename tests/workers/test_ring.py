@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from podium.envs.interface import HostEnv, TimeStep
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import Version
 from podium.protocol.tcp.transport import TcpTransport
-from podium.workers.layout import Request
-from podium.workers.policies import Choice, InlinePolicy, Policy
+from podium.workers.action_sources import ActionSource, Choice, InlineActions
+from podium.workers.layout import ActRequest
 from workers.compiling import compilations
 from workers.stage import Stage
 
@@ -39,17 +39,17 @@ class Watched(HostEnv):
         self.env.close()
 
 
-class Around(Policy):
+class Around(ActionSource):
     """A policy that passes everything on."""
 
-    def __init__(self, inner: Policy) -> None:
+    def __init__(self, inner: ActionSource) -> None:
         self.inner = inner
 
     @property
     def version(self) -> Version | None:
         return self.inner.version
 
-    def submit(self, slot: int, request: Request) -> None:
+    def submit(self, slot: int, request: ActRequest) -> None:
         self.inner.submit(slot, request)
 
     def poll(self, timeout: float) -> Iterator[Choice]:
@@ -58,7 +58,7 @@ class Around(Policy):
     def refresh(self, timeout: float) -> None:
         self.inner.refresh(timeout)
 
-    def warm_up(self, request: Request, slots: int) -> None:
+    def warm_up(self, request: ActRequest, slots: int) -> None:
         self.inner.warm_up(request, slots)
 
     def metrics(self) -> dict[str, float]:
@@ -68,12 +68,12 @@ class Around(Policy):
 class Late(Around):
     """Has no answer for slot 1 until it is late."""
 
-    def __init__(self, inner: Policy, late: threading.Event) -> None:
+    def __init__(self, inner: ActionSource, late: threading.Event) -> None:
         super().__init__(inner)
         self.late = late
-        self.kept: tuple[int, Request] | None = None
+        self.kept: tuple[int, ActRequest] | None = None
 
-    def submit(self, slot: int, request: Request) -> None:
+    def submit(self, slot: int, request: ActRequest) -> None:
         if slot == 0 or self.late.is_set():
             super().submit(slot, request)
         else:
@@ -91,7 +91,7 @@ class Distant(Around):
 
     LATENCY = 5
 
-    def __init__(self, inner: Policy, log: list[tuple[str, int]]) -> None:
+    def __init__(self, inner: ActionSource, log: list[tuple[str, int]]) -> None:
         super().__init__(inner)
         self.log = log
         self.waited = 0
@@ -102,7 +102,7 @@ class Distant(Around):
     def clock(self) -> int:
         return self.waited + sum(what == "recv" for what, _ in self.log)
 
-    def submit(self, slot: int, request: Request) -> None:
+    def submit(self, slot: int, request: ActRequest) -> None:
         self.due[slot] = self.clock + self.LATENCY
         super().submit(slot, request)
 
@@ -126,7 +126,7 @@ def run_with_latency(slots: int) -> tuple[float, Distant]:
     log: list[tuple[str, int]] = []
     distant: list[Distant] = []
 
-    def wrap_policy(inner: Policy) -> Policy:
+    def wrap_policy(inner: ActionSource) -> ActionSource:
         distant.append(Distant(inner, log))
         return distant[0]
 
@@ -173,7 +173,7 @@ def test_a_slot_is_never_more_than_a_fragment_ahead_of_another():
         stage.publish(0)
         assert [sent.header.slot for sent in stage.receive_released(2)] == [0, 0]
         stage.wait_until_it_waits()
-        assert stage.ledger.fragments == 2
+        assert stage.actor_account.fragments == 2
         late.set()
         assert {sent.header.slot for sent in stage.receive_released(4)} == {0, 1}
 
@@ -206,7 +206,7 @@ def test_synchronous_environments_act_as_one_batch_but_slot_by_slot_at_staleness
     assert metrics["rows_per_act"] == pytest.approx(rows, rel=0.3)
 
 
-def requests(stage: Stage, count: int) -> list[Request]:
+def requests(stage: Stage, count: int) -> list[ActRequest]:
     """Of slots that see and remember different things."""
     random = np.random.default_rng(0)
     return [
@@ -227,8 +227,8 @@ def test_a_batch_over_slots_chooses_what_each_slot_would_have_got_alone(count):
     stage = Stage(4, "podium:Target-v0", memory="gru")
     stage.publish(3)
     asked = requests(stage, count)
-    together = InlinePolicy(stage.algorithm, stage.layouts, stage.reader(), staleness=1)
-    alone = InlinePolicy(stage.algorithm, stage.layouts, stage.reader(), staleness=0)
+    together = InlineActions(stage.algorithm, stage.layouts, stage.reader(), staleness=1)
+    alone = InlineActions(stage.algorithm, stage.layouts, stage.reader(), staleness=0)
     for _ in range(2):  # twice: what was chosen first must outlive the batch's arrays
         for policy in (together, alone):
             for slot, request in enumerate(asked):
@@ -251,7 +251,7 @@ def test_after_warm_up_nothing_is_compiled():
     with compilations() as compiled, stage:
         stage.receive_released(8)
     assert compiled == []
-    assert stage.ledger.fragments >= 8
+    assert stage.actor_account.fragments >= 8
 
 
 def test_after_the_learner_came_back_elsewhere_fragments_hold_what_happened() -> None:
@@ -260,11 +260,11 @@ def test_after_the_learner_came_back_elsewhere_fragments_hold_what_happened() ->
     with TcpTransport(keys) as first, TcpTransport(keys) as second:
         moved: list[str] = []
 
-        def follow(stage: Stage) -> None:
+        def reconnect(stage: Stage) -> None:
             if moved:
                 stage.sender.rebind(moved.pop())
 
-        with Stage(transport=first, follow=follow) as stage:
+        with Stage(transport=first, reconnect=reconnect) as stage:
             stage.publish(0)
             stage.receive().release()
             old, stage.receiver = stage.receiver, second.sample_receiver(stage.layouts.record.schema)

@@ -14,7 +14,7 @@ from podium.envs.jax_wrappers import vectorize
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader
-from podium.runs.books import Books
+from podium.runs.accounting import LearnerAccount
 from podium.workers.fused import Fused
 from podium.workers.layout import make_layouts
 from podium.workers.learner import Learned, Learner
@@ -44,7 +44,7 @@ def with_workers(beat: Callable[[], None] = lambda: None) -> Callable[[], Learne
     fragment = layouts.record.tree(layouts.record.schema.fields).fragment
     store = jax.jit(lambda: learning.init(ALGORITHM, fragment))()
     first, key = Version(0, 0), jax.random.key(1)
-    ends = receiver, publisher, Books(None)
+    ends = receiver, publisher, LearnerAccount(None)
     learner = Learner(ALGORITHM, layouts, state, store, key, first, *ends, slots=1, staleness=1, beat=beat)
     learner.publish()
     learner.warm_up()

@@ -13,19 +13,19 @@ import jax.numpy as jnp
 import optax
 
 from podium.algorithms import minibatches
-from podium.algorithms import policy as policies
+from podium.algorithms import stochastic_policy as policies
 from podium.algorithms.advantages import Estimate, Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import add_up
-from podium.algorithms.descent import COARSE_ADAM, Part, anneal, clip, descend
-from podium.algorithms.policy import Params, Policy, normalize
+from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, descend
+from podium.algorithms.stochastic_policy import Params, StochasticPolicy, normalize
 from podium.core.algorithm_configs import A2CConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.core.types import Fragment, Tree
 from podium.ops import statistics
-from podium.ops.blank import blank
+from podium.ops.masking import zero_where
 
 
 class TrainState(NamedTuple):
@@ -48,7 +48,7 @@ class Passes(NamedTuple):
 ONCE = Passes(epochs=1, minibatches=1)
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
     """Some columns of a fragment: rewards scaled, memory as [1, b, ...]."""
 
     fragment: Fragment
@@ -102,7 +102,7 @@ class A2C:
 
     config: A2CConfig
     experiment: Experiment
-    policy: Policy
+    policy: StochasticPolicy
     estimator: Estimator
     passes: Passes
 
@@ -119,7 +119,7 @@ class A2C:
     def update(self, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None = None) -> tuple:
         # Rewards are scaled by statistics that know them; observations by those that the actors used.
         state = state._replace(returns=statistics.update(state.returns, batch.discounted, batch.valid, axis))
-        start = Part(_trained(state.params), state.optimizer)
+        start = OptimizedParams(_trained(state.params), state.optimizer)
         (trained, optimizer), sums = self.train(start, state, self.prepare(state, batch), key, axis)
         params = state.params._replace(**trained)
         if params.observations is not None:
@@ -129,7 +129,9 @@ class A2C:
         steps = state.steps + add_up(jnp.sum(batch.valid), axis)
         return state._replace(params=params, optimizer=optimizer, steps=steps), metrics, ()
 
-    def train(self, start: Part, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None) -> tuple:
+    def train(
+        self, start: OptimizedParams, state: TrainState, batch: Fragment, key: jax.Array, axis: str | None
+    ) -> tuple:
         """The parameters after all gradient steps on a prepared fragment, and the means of what the steps report."""
         if self.passes == ONCE and not self.config.normalize_advantages:
             return self.gradient_step(start, state, batch, None, axis)
@@ -141,17 +143,17 @@ class A2C:
         devices = 1 if axis is None else jax.lax.axis_size(axis)
         blocks = minibatches.num_blocks(num_envs, count * devices // steps)
 
-        def step(part: Part, index: jax.Array) -> tuple[Part, dict]:
+        def step(part: OptimizedParams, index: jax.Array) -> tuple[OptimizedParams, dict]:
             rows, found = jax.tree.map(lambda x: x[:, index], items)
             return self.gradient_step(part, state, rows, found, axis)
 
-        def epoch(part: Part, key: jax.Array) -> tuple[Part, dict]:
+        def epoch(part: OptimizedParams, key: jax.Array) -> tuple[OptimizedParams, dict]:
             return jax.lax.scan(step, part, minibatches.shuffle(key, count, steps, blocks, axis))
 
         part, sums = jax.lax.scan(epoch, start, jax.random.split(key, epochs))
         return part, jax.tree.map(jnp.mean, sums)
 
-    def find(self, start: Part, state: TrainState, batch: Fragment, axis: str | None) -> Estimate:
+    def find(self, start: OptimizedParams, state: TrainState, batch: Fragment, axis: str | None) -> Estimate:
         """Advantages and value targets by the parameters of the update's start.
 
         Estimated anew in each gradient step, they would move with the values that the steps before have moved: all
@@ -176,9 +178,9 @@ class A2C:
         return jax.tree.map(lambda x: x[:steps].swapaxes(0, 1).reshape(1, -1, *x.shape[2:]), (batch, found))
 
     def gradient_step(
-        self, part: Part, state: TrainState, batch: Fragment, found: Estimate | None, axis: str | None
-    ) -> tuple[Part, dict]:
-        def differentiate(rows: Rows) -> tuple[Tree, dict]:
+        self, part: OptimizedParams, state: TrainState, batch: Fragment, found: Estimate | None, axis: str | None
+    ) -> tuple[OptimizedParams, dict]:
+        def differentiate(rows: TrainingRows) -> tuple[Tree, dict]:
             return jax.grad(self.loss, has_aux=True)(part.params, state, rows)
 
         rows = weigh(batch, found, axis)
@@ -200,10 +202,10 @@ class A2C:
         unseen = jnp.concatenate([resets[:1], batch.terminated])
         reward = statistics.scale(state.returns, batch.reward) if self.config.normalize_rewards else batch.reward
         return batch._replace(
-            obs=blank(unseen, batch.obs),
-            action=blank(resets, batch.action),
-            reward=blank(resets, reward),
-            extras={"log_prob": blank(resets, batch.extras["log_prob"])},
+            obs=zero_where(unseen, batch.obs),
+            action=zero_where(resets, batch.action),
+            reward=zero_where(resets, reward),
+            extras={"log_prob": zero_where(resets, batch.extras["log_prob"])},
             memory=jax.tree.map(lambda m: m[None], batch.memory),
         )
 
@@ -217,7 +219,7 @@ class A2C:
         log_prob = policy.log_prob(batch.action)
         return Judgement(policy, value, log_prob, log_prob - batch.extras["log_prob"])
 
-    def loss(self, trained: Tree, state: TrainState, rows: Rows) -> tuple[jax.Array, dict]:
+    def loss(self, trained: Tree, state: TrainState, rows: TrainingRows) -> tuple[jax.Array, dict]:
         """The loss of these rows and what to report of them, all as parts of sums."""
         policy, value, log_prob, log_ratio = self.judge(trained, state, rows.fragment)
         found = rows.found
@@ -238,9 +240,9 @@ class A2C:
         }
 
 
-def weigh(batch: Fragment, found: Estimate | None, axis: str | None) -> Rows:
+def weigh(batch: Fragment, found: Estimate | None, axis: str | None) -> TrainingRows:
     """The rows of a prepared fragment, each with its share of those that count on all devices."""
-    return Rows(batch, found, batch.valid / jnp.maximum(add_up(jnp.sum(batch.valid), axis), 1))
+    return TrainingRows(batch, found, batch.valid / jnp.maximum(add_up(jnp.sum(batch.valid), axis), 1))
 
 
 def _report(sums: dict) -> dict[str, jax.Array]:

@@ -53,13 +53,13 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Members:
-    """Experience of a population: an update eats what `population` members have reached (`Played`), each with
+class Individuals:
+    """Experience of a population: an update eats what `population` individuals have reached (`Played`), each with
     parameters of its own in one episode of at most `episode_limit` steps.
 
-    A member is an index into the noise table and a sign: `perturb(params, noise, sign)` makes its parameters of the
-    published ones and the `size` numbers from that index on. It is vmapped in JAX, and called with NumPy arrays on
-    the host: plain arithmetic does for both. Members come in pairs with the same index and opposite signs.
+    An individual is an index into the noise table and a sign: `perturb(params, noise, sign)` makes its parameters of
+    the published ones and the `size` numbers from that index on. It is vmapped in JAX, and called with NumPy arrays on
+    the host: plain arithmetic does for both. Individuals come in pairs with the same index and opposite signs.
     """
 
     population: int
@@ -67,7 +67,7 @@ class Members:
     size: int
     table: NoiseTable
     perturb: Callable
-    observes: bool = False  # whether statistics of the observations come with the members' records
+    observes: bool = False  # whether statistics of the observations come with the individuals' records
 
     @property
     def last_index(self) -> int:
@@ -83,20 +83,20 @@ class Seen(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What an update of a population eats: n members that have played, and the table that their noise lies in."""
+    """What an update of a population eats: n individuals that have played, and the table that their noise lies in."""
 
     index: Any  # int32[n]
     sign: Any  # float32[n]: 1 or -1
     returns: Any  # float32[n]
     lengths: Any  # int32[n]: steps of its episode
-    valid: Any  # bool[n]: False where there is no member
+    valid: Any  # bool[n]: False where there is no individual
     seen: Seen | None
     table: Any  # float32[size of the table]
 
 
 Rollouts = Fragments | Replay
 """Experience that actors send as fragments."""
-Experience = Rollouts | Members
+Experience = Rollouts | Individuals
 
 
 class Transitions(NamedTuple):
@@ -133,7 +133,7 @@ class Algorithm(NamedTuple):
         ...                                                        # T times, into a Fragment
         state, metrics, feedback = algorithm.update(state, batch, key, axis)
 
-    What a batch is depends on `experience`: a Fragment, `Drawn` from a replay buffer, or `Played` members.
+    What a batch is depends on `experience`: a Fragment, `Drawn` from a replay buffer, or `Played` individuals.
     `hyper` is a dict of scalars that are traced, so that changing one compiles nothing.
     `axis` names the mapped axis when rows are sharded over devices: gradients and statistics are
     then reduced over it.
@@ -149,5 +149,5 @@ class Algorithm(NamedTuple):
     @property
     def rollouts(self) -> Rollouts:
         """The experience of an algorithm that eats fragments, or rows of them."""
-        assert not isinstance(self.experience, Members), "members are played to the end of their episodes"
+        assert not isinstance(self.experience, Individuals), "individuals are played to the end of their episodes"
         return self.experience

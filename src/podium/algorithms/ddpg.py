@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.descent import Part, descend, start
-from podium.algorithms.off_policy import ActionBox, Share
+from podium.algorithms.off_policy import ActionBox, ReplayShare
+from podium.algorithms.optimizers import OptimizedParams, descend, start
 from podium.core.algorithm_configs import DDPGConfig
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
 from podium.core.types import ActInput, Tree
-from podium.networks.critics import Critics, Policy, make_critics, make_policy
-from podium.ops import keys
+from podium.networks.critics import Critics, PolicyNetwork, make_critics, make_policy
+from podium.ops import random_keys
 from podium.ops.returns import bootstrapped_returns
 
 
@@ -35,8 +35,8 @@ class Params(NamedTuple):
 class TrainState(NamedTuple):
     """All that a checkpoint must hold."""
 
-    policy: Part
-    critics: Part
+    policy: OptimizedParams
+    critics: OptimizedParams
     target_policy: Tree
     target_critics: Tree
     updates: jax.Array
@@ -46,7 +46,7 @@ class TrainState(NamedTuple):
 
 def make(config: DDPGConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """DDPG for one environment spec."""
-    ddpg = make_agent(config, experiment, spec, members=1)
+    ddpg = make_agent(config, experiment, spec, towers=1)
     return to_algorithm(config, ddpg, ddpg.update)
 
 
@@ -66,7 +66,7 @@ def to_algorithm(config: DDPGConfig, agent: "DDPG", update: Callable) -> Algorit
 class DDPG:
     """The pure functions of the algorithm, for one environment spec and any number of critics."""
 
-    policy: Policy
+    policy: PolicyNetwork
     critics: Critics
     box: ActionBox
 
@@ -90,7 +90,7 @@ class DDPG:
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
         action = self.choose(params.policy, inputs.obs)
         if not greedy:
-            noise = inputs.exploration * params.noise * keys.normal(inputs.key, (self.box.spec.size,)).T
+            noise = inputs.exploration * params.noise * random_keys.normal(inputs.key, (self.box.spec.size,)).T
             action = jnp.where(params.random, self.box.draw(inputs.key), jnp.clip(action + noise, -1.0, 1.0))
         return self.box.from_unit(action), {}, memory
 
@@ -111,7 +111,7 @@ class DDPG:
         return bootstrapped_returns(rows.rewards, rows.steps, next_value, rows.terminated, state.hyper["gamma"])
 
     def train_critics(
-        self, state: TrainState, rows: Transitions, share: Share, target: jax.Array, axis: str | None
+        self, state: TrainState, rows: Transitions, share: ReplayShare, target: jax.Array, axis: str | None
     ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
         action, rate = self.box.to_unit(rows.action), state.hyper["learning_rate"]
         critics, metrics, priorities = off_policy.regress(
@@ -119,7 +119,7 @@ class DDPG:
         )
         return state._replace(critics=critics), metrics, priorities
 
-    def train_policy(self, state: TrainState, rows: Transitions, share: Share, axis: str | None) -> TrainState:
+    def train_policy(self, state: TrainState, rows: Transitions, share: ReplayShare, axis: str | None) -> TrainState:
         """A step towards actions that the first critic values more; then the targets follow both networks."""
 
         def loss(policy: Tree) -> jax.Array:
@@ -137,8 +137,8 @@ class DDPG:
         )
 
 
-def make_agent(config: DDPGConfig, experiment: Experiment, spec: EnvSpec, members: int) -> DDPG:
+def make_agent(config: DDPGConfig, experiment: Experiment, spec: EnvSpec, towers: int) -> DDPG:
     """The functions of a deterministic policy with so many critics."""
     box = off_policy.make_box(spec, config.name)
     policy = make_policy(experiment.network, spec, box.spec.size)
-    return DDPG(policy, make_critics(experiment.network, spec, members), box)
+    return DDPG(policy, make_critics(experiment.network, spec, towers), box)

@@ -14,7 +14,7 @@ import optax
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.descent import ADAM, Part, anneal, clip, descend
+from podium.algorithms.optimizers import ADAM, OptimizedParams, anneal, clip, descend
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -22,9 +22,9 @@ from podium.core.specs import Box, Discrete, EnvSpec
 from podium.core.types import ActInput, Fragment, Tree
 from podium.networks import q_values
 from podium.networks.q_values import QNetwork
-from podium.ops import keys
-from podium.ops.blank import blank
+from podium.ops import random_keys
 from podium.ops.distributions import ILLEGAL
+from podium.ops.masking import zero_where
 from podium.ops.returns import n_step_returns
 
 MOST = 0.9
@@ -118,7 +118,7 @@ class DQN:
         action = best(q[0], inputs.mask)
         if not greedy:
             epsilon = jnp.where(params.random, inputs.exploration > 0, params.epsilon * inputs.exploration)
-            chance, choice = jnp.moveaxis(keys.uniform(inputs.key, (2,)), -1, 0)
+            chance, choice = jnp.moveaxis(random_keys.uniform(inputs.key, (2,)), -1, 0)
             action = jnp.where(chance < epsilon, pick(choice, q.shape[-1], inputs.mask), action)
         return action, (), memory
 
@@ -146,7 +146,7 @@ class DQN:
     def errors_of_steps(self, network: Tree, state: TrainState, rows: Transitions, weight: jax.Array) -> Errors:
         """Of single steps [b], each with the n that follow it."""
         # What must be left out is so from the start: a gradient times 0 would still be NaN where a row is.
-        obs = blank(weight == 0, rows.obs)
+        obs = zero_where(weight == 0, rows.obs)
         q = chosen(self.q(network, obs), rows.action)
         future = self.value(self.q(network, rows.next_obs), self.q(state.target, rows.next_obs), rows.next_mask)
         discounts = state.hyper["gamma"] ** jnp.arange(rows.rewards.shape[1])
@@ -196,7 +196,7 @@ class DQN:
 
     def descend(self, state: TrainState, gradient: Tree) -> TrainState:
         """A step of Adam against the gradient, scaled down to the largest norm allowed; the target follows."""
-        hyper, part = state.hyper, Part(state.network, state.optimizer)
+        hyper, part = state.hyper, OptimizedParams(state.network, state.optimizer)
         network, optimizer = descend(part, clip(gradient, hyper["max_grad_norm"]), self.learning_rate(state))
         target = off_policy.track(state.target, network, hyper["tau"])
         counts = {"updates": state.updates + 1, "steps": state.steps + 1}
@@ -210,7 +210,7 @@ def draw_burning(key: jax.Array, count: int, axis: str | None) -> jax.Array:
     loss may be anything. At other times they are trained on from the memory that their actor had.
     """
     begin = 0 if axis is None else jax.lax.axis_index(axis) * count
-    return keys.uniform(keys.row_keys(key, begin + jnp.arange(count), 0), ()) < 0.5
+    return random_keys.uniform(random_keys.row_keys(key, begin + jnp.arange(count), 0), ()) < 0.5
 
 
 def best(q: jax.Array, mask: jax.Array | None) -> jax.Array:
@@ -241,4 +241,4 @@ def without_last_words(rows: Fragment, weight: jax.Array) -> Fragment:
     """
     nothing = weight == 0
     over = jnp.concatenate([~rows.valid[:1], rows.terminated]) | nothing
-    return rows._replace(obs=blank(over, rows.obs), memory=blank(nothing, rows.memory))
+    return rows._replace(obs=zero_where(over, rows.obs), memory=zero_where(nothing, rows.memory))

@@ -1,7 +1,8 @@
-"""Evolution strategies (Salimans et al., 2017): members around a mean play an episode each, and it moves to the better.
+"""Evolution strategies (Salimans et al., 2017): individuals around a mean play an episode each, and it moves to the
+better.
 
-Reads top to bottom: state, a member's parameters, act, update. Members are slices of a noise table, in antithetic
-pairs; their returns are replaced by ranks; the mean follows the estimated gradient by Adam.
+Reads top to bottom: state, an individual's parameters, act, update. Individuals are slices of a noise table, in
+antithetic pairs; their returns are replaced by ranks; the mean follows the estimated gradient by Adam.
 """
 
 import math
@@ -14,9 +15,9 @@ import jax.numpy as jnp
 import optax
 
 from podium.algorithms import collectives
-from podium.algorithms.algorithm import Algorithm, Members, Played
+from podium.algorithms.algorithm import Algorithm, Individuals, Played
 from podium.algorithms.collectives import add_up
-from podium.algorithms.descent import ADAM
+from podium.algorithms.optimizers import ADAM
 from podium.core.algorithm_configs import ESConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -24,13 +25,14 @@ from podium.core.specs import Box, EnvSpec
 from podium.core.types import ActInput, Tree
 from podium.networks import network as networks
 from podium.networks.network import Network
-from podium.ops import distributions, keys, statistics
+from podium.ops import distributions, random_keys, statistics
 from podium.ops.noise_table import NoiseTable, weighted_sum
 from podium.ops.ranks import centered_ranks
 
 
 class Params(NamedTuple):
-    """What actors need: the mean (or a member's own parameters), how far members are from it, and the normaliser."""
+    """What actors need: the mean (or an individual's own parameters), how far individuals are from it, and the
+    normaliser."""
 
     network: Tree
     sigma: jax.Array
@@ -55,7 +57,7 @@ def make(config: ESConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         raise ConfigError(
             f"algorithm.noise_table = {config.noise_table}: must be more than the policy's {es.size} parameters"
         )
-    members = Members(
+    individuals = Individuals(
         population=config.population,
         episode_limit=config.episode_limit,
         size=es.size,
@@ -64,7 +66,7 @@ def make(config: ESConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         observes=es.observes,
     )
     return Algorithm(
-        experience=members,
+        experience=individuals,
         init=es.init,
         params=es.params,
         memory=lambda params, batch: network.memory(batch),
@@ -122,7 +124,7 @@ class ES:
         return structure.unflatten(parts)
 
     def perturb(self, params: Params, noise: Any, sign: Any) -> Params:
-        """A member's parameters: the mean, and sigma times its noise to one side or the other."""
+        """An individual's parameters: the mean, and sigma times its noise to one side or the other."""
         step = sign * params.sigma
         network = jax.tree.map(lambda mean, epsilon: mean + step * epsilon, params.network, self.unflatten(noise))
         return params._replace(network=network)
@@ -139,7 +141,7 @@ class ES:
         action = distributions.make(spec, outputs[0], width, inputs.mask).mode()
         if isinstance(spec, Box) and not greedy:
             scale = (params.action_noise * inputs.exploration).reshape(-1, *(1,) * len(spec.shape))
-            action = action + scale * keys.normal(inputs.key, spec.shape)
+            action = action + scale * random_keys.normal(inputs.key, spec.shape)
         return action, {}, memory
 
     def update(self, state: TrainState, batch: Played, key: jax.Array, axis: str | None = None) -> tuple:
@@ -164,9 +166,10 @@ class ES:
         return TrainState(mean, observations, optimizer, state.hyper), metrics, ()
 
     def gradient(self, state: TrainState, batch: Played, fitness: jax.Array, axis: str | None) -> jax.Array:
-        """The gradient of the expected fitness over members, at the mean: sum_i fitness_i sign_i noise_i / (n sigma).
+        """The gradient of the expected fitness over individuals, at the mean: sum_i fitness_i sign_i noise_i / (n
+        sigma).
 
-        A device adds up its own members; what is as long as the parameters is met over once.
+        A device adds up its own individuals; what is as long as the parameters is met over once.
         """
         weight = jnp.where(batch.valid, fitness * batch.sign, 0.0)
         total, count = weighted_sum(batch.table, batch.index, weight, self.size), jnp.sum(batch.valid)
@@ -184,8 +187,8 @@ def _describe(returns: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
         "population_mean": mean,
         "population_std": deviation,
         "population_max": jnp.where(finite.any(), jnp.max(jnp.where(finite, returns, -jnp.inf)), 0.0),
-        "members": jnp.sum(valid),
-        "members_not_finite": jnp.sum(valid & ~finite),
+        "individuals": jnp.sum(valid),
+        "individuals_not_finite": jnp.sum(valid & ~finite),
     }
 
 

@@ -68,8 +68,8 @@ def updates_per_fragment(experience: Replay, rows: int) -> int:
 
 
 def take_in(
-    algorithm: Algorithm, store: replay.Buffer, fragment: Fragment, axis: str | None = None
-) -> tuple[replay.Buffer, jax.Array]:
+    algorithm: Algorithm, store: replay.ReplayBuffer, fragment: Fragment, axis: str | None = None
+) -> tuple[replay.ReplayBuffer, jax.Array]:
     """The buffer with the fragment in it, and how many updates are due now: they are counted as made."""
     experience = _replay(algorithm)
     store = replay.add(experience, store, fragment)
@@ -84,13 +84,13 @@ def take_in(
 def update_some(
     algorithm: Algorithm,
     train: Tree,
-    store: replay.Buffer,
+    store: replay.ReplayBuffer,
     sums: dict[str, jax.Array],
     key: jax.Array,
     begin: jax.Array | int,
     end: jax.Array | int,
     axis: str | None = None,
-) -> tuple[Tree, replay.Buffer, dict[str, jax.Array]]:
+) -> tuple[Tree, replay.ReplayBuffer, dict[str, jax.Array]]:
     """The updates [begin, end) of those that are due after a fragment, each of rows drawn anew; `sums` of their metrics
     grow. In however many parts they are made, they are the same.
     """
@@ -108,7 +108,9 @@ def update_some(
     return train, store._replace(tree=tree, top=top), sums
 
 
-def no_sums(algorithm: Algorithm, train: Tree, store: replay.Buffer, axis: str | None = None) -> dict[str, jax.Array]:
+def no_sums(
+    algorithm: Algorithm, train: Tree, store: replay.ReplayBuffer, axis: str | None = None
+) -> dict[str, jax.Array]:
     """What `update_some` begins to add to."""
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0)))
     shapes = jax.eval_shape(lambda *given: _update(algorithm, *given, axis=axis)[-1], train, store, keys)
@@ -116,7 +118,7 @@ def no_sums(algorithm: Algorithm, train: Tree, store: replay.Buffer, axis: str |
 
 
 def _update(
-    algorithm: Algorithm, train: Tree, buffer: replay.Buffer, keys: jax.Array, *, axis: str | None
+    algorithm: Algorithm, train: Tree, buffer: replay.ReplayBuffer, keys: jax.Array, *, axis: str | None
 ) -> tuple[Tree, Tree, jax.Array, dict[str, jax.Array]]:
     """One update: the training state, the buffer's priorities, and metrics."""
     experience, devices = _replay(algorithm), 1 if axis is None else jax.lax.axis_size(axis)
@@ -130,11 +132,11 @@ def _update(
 
 
 def _replay(algorithm: Algorithm) -> Replay:
-    assert isinstance(algorithm.experience, Replay), "members are not fragments"
+    assert isinstance(algorithm.experience, Replay), "individuals are not fragments"
     return algorithm.experience
 
 
-def _most(algorithm: Algorithm, store: replay.Buffer, axis: str | None) -> int:
+def _most(algorithm: Algorithm, store: replay.ReplayBuffer, axis: str | None) -> int:
     """Updates after a fragment in which every row is a step."""
     _, length, columns = store.fragments.valid.shape
     devices = 1 if axis is None else jax.lax.axis_size(axis)

@@ -16,13 +16,13 @@ import numpy as np
 
 from podium.algorithms.algorithm import Drawn, Replay, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.descent import Part, descend
+from podium.algorithms.optimizers import OptimizedParams, descend
 from podium.core.algorithm_configs import OffPolicyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Box, Discrete, EnvSpec
 from podium.core.types import Tree
-from podium.ops import keys
-from podium.ops.blank import blank
+from podium.ops import random_keys
+from podium.ops.masking import zero_where
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ActionBox:
 
     def draw(self, key: jax.Array) -> jax.Array:
         """Uniform in the box, for key[B], in its unit."""
-        return 2 * keys.uniform(key, (self.spec.size,)).T - 1
+        return 2 * random_keys.uniform(key, (self.spec.size,)).T - 1
 
 
 def make_box(spec: EnvSpec, algorithm: str) -> ActionBox:
@@ -102,14 +102,14 @@ def experience(config: OffPolicyConfig, sequences: bool = False) -> Replay:
     )
 
 
-class Share(NamedTuple):
+class ReplayShare(NamedTuple):
     """Of each row [B] in a mean over all rows that count, on all devices."""
 
     weighed: jax.Array  # by the weights that correct for priorities: in losses
     plain: jax.Array  # all alike: in what is reported
 
 
-def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, Share]:
+def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, ReplayShare]:
     """The rows, and the share of each.
 
     Rows of weight 0 hold zeros then: whatever they held, NaN too, is out of every product.
@@ -117,13 +117,13 @@ def weigh(drawn: Drawn, axis: str | None) -> tuple[Transitions, Share]:
     counts = drawn.weight > 0
     assert isinstance(drawn.rows, Transitions)
     total = jnp.maximum(add_up(jnp.sum(counts, dtype=jnp.float32), axis), 1.0)
-    return blank(~counts, drawn.rows), Share(jnp.where(counts, drawn.weight, 0.0) / total, counts / total)
+    return zero_where(~counts, drawn.rows), ReplayShare(jnp.where(counts, drawn.weight, 0.0) / total, counts / total)
 
 
 def regress(
-    critics: Part, apply: Callable, rows: Transitions, share: Share, action: jax.Array, target: jax.Array,
-    rate: jax.Array, axis: str | None,
-) -> tuple[Part, dict[str, jax.Array], jax.Array]:  # fmt: skip
+    critics: OptimizedParams, apply: Callable, rows: Transitions, share: ReplayShare, action: jax.Array, target:
+    jax.Array, rate: jax.Array, axis: str | None,
+) -> tuple[OptimizedParams, dict[str, jax.Array], jax.Array]:  # fmt: skip
     """A step of every critic towards target[B]; metrics, and the mean of their absolute errors as priorities[B].
 
     The loss is the sum over critics of ½ E[(q - target)²].

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import optax
 
 from podium.algorithms import collectives, minibatches
-from podium.algorithms import policy as policies
+from podium.algorithms import stochastic_policy as policies
 from podium.algorithms.advantages import Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import ROWS_PER_CORE, add_up
-from podium.algorithms.descent import COARSE_ADAM, Part, anneal, clip, descend
-from podium.algorithms.policy import Params, Policy, normalize
+from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, descend
 from podium.algorithms.steps import Steps, explained_variance, to_items, to_rows, weigh
+from podium.algorithms.stochastic_policy import Params, StochasticPolicy, normalize
 from podium.core.algorithm_configs import PPOConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
@@ -26,7 +26,7 @@ from podium.core.specs import EnvSpec
 from podium.core.types import Fragment, Tree
 from podium.networks.network import Network
 from podium.ops import statistics
-from podium.ops.blank import blank
+from podium.ops.masking import zero_where
 
 
 class TrainState(NamedTuple):
@@ -71,7 +71,7 @@ class PPO:
 
     config: PPOConfig
     experiment: Experiment
-    policy: Policy
+    policy: StochasticPolicy
     estimator: Estimator
 
     @property
@@ -141,7 +141,7 @@ class PPO:
         found = self.estimator.find(state.hyper, batch._replace(reward=reward), value, log_ratio)
         resets = batch.first[1:]  # rows whose observation is the final one of an episode, and may be NaN
         return Steps(
-            obs=blank(resets, jax.tree.map(lambda x: x[:-1], obs)),
+            obs=zero_where(resets, jax.tree.map(lambda x: x[:-1], obs)),
             first=batch.first[:-1],
             mask=mask,
             action=batch.action,
@@ -156,12 +156,14 @@ class PPO:
 
     def train(self, start: TrainState, items: Steps, key: jax.Array, axis: str | None) -> tuple[dict, dict]:
         """The parts of the parameters after all epochs over this device's items, and the means of the metrics."""
-        parts = {name: Part(params, start.optimizer[name]) for name, params in self.split(start.params).items()}
+        parts = {
+            name: OptimizedParams(params, start.optimizer[name]) for name, params in self.split(start.params).items()
+        }
         if axis is None or not self.should_divide_parts(jax.lax.axis_size(axis)):
             return self.run_epochs(parts, start, items, key, axis)
         everything = collectives.gather(items, axis)
 
-        def train_alone(name: str) -> tuple[dict[str, Part], dict]:
+        def train_alone(name: str) -> tuple[dict[str, OptimizedParams], dict]:
             return self.run_epochs({name: parts[name]}, start, everything, key, axis=None)
 
         jobs = [lambda: train_alone("policy"), lambda: train_alone("value")]
@@ -177,15 +179,15 @@ class PPO:
         return trains_apart(self.config, self.network) and small and jax.default_backend() == "cpu"
 
     def run_epochs(
-        self, parts: dict[str, Part], start: TrainState, items: Steps, key: jax.Array, axis: str | None
-    ) -> tuple[dict[str, Part], dict[str, jax.Array]]:
+        self, parts: dict[str, OptimizedParams], start: TrainState, items: Steps, key: jax.Array, axis: str | None
+    ) -> tuple[dict[str, OptimizedParams], dict[str, jax.Array]]:
         """Train these parts in minibatches of the items, all items once an epoch."""
         config, experiment = self.config, self.experiment
         rows_per_minibatch = config.minibatch_size // (config.fragment_length if self.recurrent else 1)
         blocks = minibatches.num_blocks(experiment.env.num_envs, rows_per_minibatch)
         num_minibatches = experiment.steps_per_update // config.minibatch_size
 
-        def step(carry: tuple[dict[str, Part], jax.Array], minibatch: tuple) -> tuple:
+        def step(carry: tuple[dict[str, OptimizedParams], jax.Array], minibatch: tuple) -> tuple:
             parts, stopped = carry
             index, weight, advantage = minibatch
             picked = jax.tree.map(lambda x: x[index], items)
@@ -198,7 +200,7 @@ class PPO:
             )
             return (parts, stopped | (metrics["approx_kl"] > config.kl_stop)), (metrics, 1.0 - stopped)
 
-        def epoch(carry: tuple[dict[str, Part], jax.Array], key: jax.Array) -> tuple:
+        def epoch(carry: tuple[dict[str, OptimizedParams], jax.Array], key: jax.Array) -> tuple:
             index = minibatches.shuffle(key, len(items.weight), num_minibatches, blocks, axis)
             return jax.lax.scan(step, carry, (index, *weigh(items, index, config.normalize_advantages, axis)))
 
@@ -207,7 +209,9 @@ class PPO:
         (parts, _), (metrics, ran) = jax.lax.scan(epoch, (parts, jnp.zeros((), bool)), keys)
         return parts, {name: jnp.sum(m * ran) / jnp.sum(ran) for name, m in metrics.items()}
 
-    def gradient_step(self, parts: dict[str, Part], start: TrainState, rows: Steps, axis: str | None) -> tuple:
+    def gradient_step(
+        self, parts: dict[str, OptimizedParams], start: TrainState, rows: Steps, axis: str | None
+    ) -> tuple:
         params = {name: part.params for name, part in parts.items()}
 
         def differentiate(rows: Steps) -> tuple[dict[str, Tree], dict]:
@@ -216,7 +220,7 @@ class PPO:
         gradients, metrics = add_up(minibatches.sum_over_chunks(differentiate, rows, self.policy.chunk), axis)
         return {name: self.descend(part, gradients[name], start) for name, part in parts.items()}, metrics
 
-    def descend(self, part: Part, gradient: Tree, start: TrainState) -> Part:
+    def descend(self, part: OptimizedParams, gradient: Tree, start: TrainState) -> OptimizedParams:
         """A step of Adam against the gradient, which is first scaled down to the largest norm allowed."""
         return descend(part, clip(gradient, start.hyper["max_grad_norm"]), self.learning_rate(start), COARSE_ADAM)
 

@@ -23,7 +23,7 @@ SMALL = 1e-6
 """Added to priorities, so that nothing is never drawn again."""
 
 
-class Buffer(NamedTuple):
+class ReplayBuffer(NamedTuple):
     """Room for N fragments [N, T, B, ...], the newest in the place of the oldest."""
 
     fragments: Fragment
@@ -49,7 +49,7 @@ def num_fragments(experience: Replay, rows: int, devices: int = 1) -> int:
     return size
 
 
-def init(experience: Replay, fragment: Fragment, devices: int = 1) -> Buffer:
+def init(experience: Replay, fragment: Fragment, devices: int = 1) -> ReplayBuffer:
     """An empty buffer for fragments like this one (its shapes and dtypes are looked at only)."""
     kept = _keep(experience, fragment)
     rows = fragment.valid.shape[1]
@@ -59,10 +59,10 @@ def init(experience: Replay, fragment: Fragment, devices: int = 1) -> Buffer:
     tree = sum_tree.init(leaves) if experience.priority_exponent else None
     # Each has zeros of its own: a buffer is changed in place, where no array may be two of its parts.
     added, steps, owed = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros(())
-    return Buffer(fragments, added, steps, owed, tree, jnp.ones(()))
+    return ReplayBuffer(fragments, added, steps, owed, tree, jnp.ones(()))
 
 
-def add(experience: Replay, buffer: Buffer, fragment: Fragment) -> Buffer:
+def add(experience: Replay, buffer: ReplayBuffer, fragment: Fragment) -> ReplayBuffer:
     """The fragment in the place of the oldest one, or of none."""
     kept = _keep(experience, fragment)
     size = buffer.fragments.valid.shape[0]
@@ -86,14 +86,14 @@ def add(experience: Replay, buffer: Buffer, fragment: Fragment) -> Buffer:
     )
 
 
-def rows_per_fragment(experience: Replay, buffer: Buffer) -> int:
+def rows_per_fragment(experience: Replay, buffer: ReplayBuffer) -> int:
     """How many rows a fragment gives: steps, or sequences. Row i is of the fragment in place i // rows_per_fragment."""
     _, length, columns = buffer.fragments.valid.shape
     return columns * (1 if experience.sequences else length)
 
 
 def draw(
-    experience: Replay, buffer: Buffer, key: jax.Array, batch: int, axis: str | None = None
+    experience: Replay, buffer: ReplayBuffer, key: jax.Array, batch: int, axis: str | None = None
 ) -> tuple[Drawn, jax.Array]:
     """Rows with their weights, and their places for `reprioritize`. The buffer must hold a fragment."""
     rows, share, index = draw_shares(experience, buffer, key, batch)
@@ -101,7 +101,7 @@ def draw(
 
 
 def draw_shares(
-    experience: Replay, buffer: Buffer, key: jax.Array, batch: int
+    experience: Replay, buffer: ReplayBuffer, key: jax.Array, batch: int
 ) -> tuple[Transitions | Fragment, jax.Array, jax.Array]:
     """Rows, P(i) of each for `weigh`, and their places: for batches that are yet to be joined with those of others."""
     per_fragment = rows_per_fragment(experience, buffer)
@@ -137,8 +137,8 @@ def weigh(experience: Replay, share: jax.Array, axis: str | None = None) -> jax.
 
 
 def reprioritize(
-    experience: Replay, buffer: Buffer, index: jax.Array, priorities: jax.Array, known: jax.Array | None = None
-) -> Buffer:
+    experience: Replay, buffer: ReplayBuffer, index: jax.Array, priorities: jax.Array, known: jax.Array | None = None
+) -> ReplayBuffer:
     """New priorities, such as absolute errors, of rows drawn from this buffer, or of those `known` of them."""
     if buffer.tree is None:
         return buffer
@@ -149,7 +149,7 @@ def reprioritize(
     return buffer._replace(tree=tree, top=jnp.maximum(buffer.top, jnp.max(raised)))
 
 
-def _shares(buffer: Buffer, index: jax.Array, valid: jax.Array) -> jax.Array:
+def _shares(buffer: ReplayBuffer, index: jax.Array, valid: jax.Array) -> jax.Array:
     """P(i), or 1 where all are drawn alike; 0 for reset rows."""
     if buffer.tree is None:
         return valid.astype(jnp.float32)

@@ -14,14 +14,14 @@ import numpy as np
 from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
-from podium.algorithms.descent import Part, descend, start
-from podium.algorithms.off_policy import ActionBox, Share
+from podium.algorithms.off_policy import ActionBox, ReplayShare
+from podium.algorithms.optimizers import OptimizedParams, descend, start
 from podium.core.algorithm_configs import SACConfig
 from podium.core.config import Experiment
 from podium.core.specs import EnvSpec
 from podium.core.types import ActInput, Tree
-from podium.networks.critics import Critics, Policy, make_critics, make_policy
-from podium.ops import keys
+from podium.networks.critics import Critics, PolicyNetwork, make_critics, make_policy
+from podium.ops import random_keys
 from podium.ops.distributions import LOG_STD_RANGE
 from podium.ops.returns import bootstrapped_returns
 
@@ -36,10 +36,10 @@ class Params(NamedTuple):
 class TrainState(NamedTuple):
     """All that a checkpoint must hold."""
 
-    policy: Part
-    critics: Part
+    policy: OptimizedParams
+    critics: OptimizedParams
     target_critics: Tree
-    log_temperature: Part
+    log_temperature: OptimizedParams
     updates: jax.Array
     hyper: dict[str, jax.Array]
 
@@ -48,7 +48,7 @@ def make(config: SACConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """SAC for one environment spec."""
     box = off_policy.make_box(spec, config.name)
     policy = make_policy(experiment.network, spec, 2 * box.spec.size)
-    sac = SAC(config, policy, make_critics(experiment.network, spec, members=2), box)
+    sac = SAC(config, policy, make_critics(experiment.network, spec, towers=2), box)
     return Algorithm(
         experience=off_policy.experience(config),
         init=sac.init,
@@ -64,7 +64,7 @@ class SAC:
     """The pure functions of the algorithm, for one environment spec."""
 
     config: SACConfig
-    policy: Policy
+    policy: PolicyNetwork
     critics: Critics
     box: ActionBox
 
@@ -90,7 +90,7 @@ class SAC:
         mean, log_std = self.gaussian(params.policy, inputs.obs)
         if greedy:
             return self.box.from_unit(jnp.tanh(mean)), {}, memory
-        noise = inputs.exploration * keys.normal(inputs.key, (self.box.spec.size,)).T
+        noise = inputs.exploration * random_keys.normal(inputs.key, (self.box.spec.size,)).T
         action = jnp.where(params.random, self.box.draw(inputs.key), jnp.tanh(mean + jnp.exp(log_std) * noise))
         return self.box.from_unit(action), {}, memory
 
@@ -106,7 +106,8 @@ class SAC:
         for the u that was drawn, features first, and with less to compute where z is known.
         """
         mean, log_std = self.gaussian(policy, obs)
-        # Not keys.normal: XLA would fuse its rounds into each kernel that looks at z, and again into the gradient's.
+        # Not random_keys.normal: XLA would fuse its rounds into each kernel that looks at z, and again into the
+        # gradient's.
         z = jax.random.normal(key, mean.shape)
         u = mean + jnp.exp(log_std) * z
         log_slope = 2 * (np.log(2) - u - jax.nn.softplus(-2 * u))
@@ -146,7 +147,7 @@ class SAC:
         return bootstrapped_returns(rows.rewards, rows.steps, soft_value, rows.terminated, state.hyper["gamma"])
 
     def policy_loss(
-        self, policy: Tree, critics: Tree, temperature: jax.Array, rows: Transitions, share: Share, key: jax.Array
+        self, policy: Tree, critics: Tree, temperature: jax.Array, rows: Transitions, share: ReplayShare, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """E[α log π(a|s) - min q(s, a)] of actions that gradients flow through; metrics, and the entropy's surplus."""
         action, log_prob = self.sample(policy, rows.obs, key)
@@ -155,7 +156,7 @@ class SAC:
         metrics = {"policy_loss": loss, "entropy": -jnp.sum(share.plain * log_prob)}
         return loss, (metrics, jnp.sum(share.weighed * (-log_prob - self.target_entropy)))
 
-    def adapt(self, state: TrainState, surplus: jax.Array) -> Part:
+    def adapt(self, state: TrainState, surplus: jax.Array) -> OptimizedParams:
         """The temperature falls where the entropy is above its target, and rises where it is below.
 
         As in the authors' code, the surplus is the gradient of log α, not times α: it moves as fast when small.

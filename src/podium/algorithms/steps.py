@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from podium.algorithms.collectives import add_up
 from podium.core.types import Tree
-from podium.ops.blank import blank
+from podium.ops.masking import zero_where
 
 
 class Steps(NamedTuple):
@@ -41,7 +41,7 @@ def to_items(steps: Steps, recurrent: bool) -> Steps:
     """
     # What is weighed by 0 is left out too: it may be NaN. Not so what memory is made of: a stale row has a past and a
     # future that may be neither.
-    whole = blank(steps.weight == 0, steps._replace(memory=()))
+    whole = zero_where(steps.weight == 0, steps._replace(memory=()))
     items = jax.tree.map(lambda x: x.swapaxes(0, 1), whole._replace(obs=steps.obs, first=steps.first))
     if not recurrent:
         items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)

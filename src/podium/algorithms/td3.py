@@ -18,7 +18,7 @@ from podium.core.specs import EnvSpec
 
 def make(config: TD3Config, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """TD3 for one environment spec."""
-    ddpg = make_agent(config, experiment, spec, members=2)
+    ddpg = make_agent(config, experiment, spec, towers=2)
     return to_algorithm(config, ddpg, TD3(config, ddpg).update)
 
 

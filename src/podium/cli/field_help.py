@@ -5,7 +5,7 @@ import textwrap
 from dataclasses import MISSING
 from typing import Any, Literal, get_args, get_origin
 
-from podium.core.fields import Field, config_class, list_fields, sections
+from podium.core.fields import ConfigField, config_class, list_fields, sections
 from podium.core.presets import find_preset
 from podium.core.values import format_value
 
@@ -36,7 +36,7 @@ def _title(section: str, part: type) -> str:
     return f"  {section}: {(part.__doc__ or '').strip().partition(chr(10))[0]}"
 
 
-def _describe(field: Field, value: Any) -> list[str]:
+def _describe(field: ConfigField, value: Any) -> list[str]:
     """`path = value`, then its meaning beside it, or below where that is too long."""
     start = f"    {field.path} = {'(required)' if value is MISSING else format_value(value)}"
     choices = [", ".join(get_args(kind)) for kind in _kinds(field.kind) if get_origin(kind) is Literal]

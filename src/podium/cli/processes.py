@@ -140,8 +140,8 @@ def _show_workers(run: "RunDirectory", holder: "Holder") -> None:
     headers = ["worker", "pid", "state", "for", "restarts", "rate", "waits for"]
     print_table(headers, [_worker_row(worker, status.host) for worker in status.workers])
     for worker in status.workers:
-        if books := _books(worker.metrics):
-            print(books)
+        if account := _account(worker.metrics):
+            print(account)
 
 
 def _worker_row(worker: "WorkerStatus", host: str) -> list[object]:
@@ -169,14 +169,14 @@ def _rate(metrics: Mapping[str, float | None]) -> str | None:
     return next(rates, None)
 
 
-def _books(metrics: Mapping[str, float | None]) -> str | None:
+def _account(metrics: Mapping[str, float | None]) -> str | None:
     """What became of the steps that actors have made, which the learner reports as `samples_X`.
 
-    >>> _books({"queue": 3.0, "samples_produced": 61107.0, "samples_trained": 60254.0, "samples_lost": 0.0})
+    >>> _account({"queue": 3.0, "samples_produced": 61107.0, "samples_trained": 60254.0, "samples_lost": 0.0})
     'steps: produced 61,107, trained 60,254, lost 0'
     """
-    books = {name.removeprefix("samples_"): value for name, value in metrics.items() if name.startswith("samples_")}
-    said = [f"{name.replace('_', ' ')} {value:,.0f}" for name, value in books.items() if value is not None]
+    account = {name.removeprefix("samples_"): value for name, value in metrics.items() if name.startswith("samples_")}
+    said = [f"{name.replace('_', ' ')} {value:,.0f}" for name, value in account.items() if value is not None]
     return f"steps: {', '.join(said)}" if said else None
 
 

@@ -59,7 +59,7 @@ class Train(Command):
     track: Annotated[str, flag("LIST", "(default: tensorboard)")] = "tensorboard"
     """Where curves go beside metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
     metrics_port: Annotated[str | None, flag("PORT")] = None
-    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
+    """Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
     dry_run: Switch = False
     """Print the resolved experiment and program, and start nothing."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
@@ -131,7 +131,7 @@ class Resume(Command):
     target_return: Annotated[str | None, flag("R|none")] = None
     """A new return to end at."""
     metrics_port: Annotated[str | None, flag("PORT")] = None
-    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
+    """Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
     """Directory of runs."""
     quiet: Switch = False

@@ -17,7 +17,7 @@ from podium.core.section import Section
 
 
 @dataclasses.dataclass(frozen=True)
-class Field:
+class ConfigField:
     """One line of `podium train ALGORITHM --help`; `default` is MISSING where a class gives none."""
 
     path: str
@@ -52,14 +52,14 @@ def sections(algorithm: type[AlgorithmConfig]) -> dict[str, type[Section]]:
     return found | {"algorithm": algorithm}
 
 
-def list_fields(algorithm: type[AlgorithmConfig]) -> dict[str, Field]:
+def list_fields(algorithm: type[AlgorithmConfig]) -> dict[str, ConfigField]:
     """All fields that `--set` takes, in the tree's order.
 
     >>> list_fields(config_class("ppo"))["env.num_envs"].default
     16
     """
     parts = sections(algorithm)
-    fields: dict[str, Field] = {}
+    fields: dict[str, ConfigField] = {}
     for name, field in _own_fields(Experiment).items():
         if name in parts:
             nested = _own_fields(parts[name])
@@ -88,10 +88,10 @@ def _first_annotation(function: Callable[..., Any]) -> Any:
     return next((parameter.annotation for parameter in parameters), inspect.Parameter.empty)
 
 
-def _own_fields(owner: type) -> dict[str, Field]:
+def _own_fields(owner: type) -> dict[str, ConfigField]:
     kinds, meanings = get_type_hints(owner), _meanings(owner)
     return {
-        f.name: Field(f.name, kinds[f.name], _default(f), meanings.get(f.name, ""))
+        f.name: ConfigField(f.name, kinds[f.name], _default(f), meanings.get(f.name, ""))
         for f in dataclasses.fields(owner)
         if f.init
     }

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
-from podium.core.fields import Field, config_class, list_fields, sections
+from podium.core.fields import ConfigField, config_class, list_fields, sections
 from podium.core.foreign_names import explain_unknown
 from podium.core.presets import find_preset, list_presets, load_preset, load_topology
 from podium.core.toml import load
@@ -138,7 +138,7 @@ def _flatten(tree: Mapping[str, Any]) -> Iterator[Setting]:
             yield Setting(key, value)
 
 
-def _apply(setting: Setting, values: dict[str, Any], fields: Mapping[str, Field]) -> str:
+def _apply(setting: Setting, values: dict[str, Any], fields: Mapping[str, ConfigField]) -> str:
     """Put a checked setting among the values; returns the field it belongs to."""
     path, value, is_text = setting
     owner, _, name = path.rpartition(".")

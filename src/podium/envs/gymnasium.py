@@ -6,8 +6,8 @@ import numpy as np
 
 from podium.core.specs import EnvSpec
 from podium.envs.buffers import allocate_step
+from podium.envs.gymnasium_rows import GymnasiumRows, MakeEnv, WrapEnv, probe
 from podium.envs.interface import HostEnv, TimeStep
-from podium.envs.rows import MakeEnv, Rows, WrapEnv, probe
 
 
 class GymnasiumEnv(HostEnv):
@@ -25,7 +25,7 @@ class GymnasiumEnv(HostEnv):
     ) -> None:
         self.spec = probe(make, wrap) if spec is None else spec
         self.num_envs = len(seeds)
-        self._rows = Rows(make, seeds, self.spec, wrap)
+        self._rows = GymnasiumRows(make, seeds, self.spec, wrap)
         # two, because what recv returned must outlive the next send
         self._steps = [allocate_step(self.spec, self.num_envs) for _ in range(2)]
         self._current = 0

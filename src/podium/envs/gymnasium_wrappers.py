@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from podium.core.errors import ConfigError
 from podium.envs.codecs import is_channels_first
-from podium.envs.rows import GameWrapper, WrapEnv
+from podium.envs.gymnasium_rows import GameWrapper, WrapEnv
 from podium.envs.wrappers import Wrapper
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from podium.core.errors import EnvError
 from podium.core.specs import Observation
 from podium.core.types import Tree
-from podium.envs.blame import blaming
 from podium.envs.interface import HostEnv, TimeStep
+from podium.envs.user_errors import user_errors
 
 ROWS = {
     **dict.fromkeys(("reward", "episode_return"), np.float32),
@@ -36,21 +36,21 @@ class OwnHost(HostEnv):
         self._form: Tree = UNKNOWN  # of what it saves
 
     def reset(self) -> TimeStep:
-        with blaming(f"{self._name} raised in reset"):
+        with user_errors(f"{self._name} raised in reset"):
             step = self._env.reset()
         return self._checked(step, "reset")
 
     def send(self, actions: np.ndarray) -> None:
-        with blaming(f"{self._name} raised in send"):
+        with user_errors(f"{self._name} raised in send"):
             self._env.send(actions)
 
     def recv(self) -> TimeStep:
-        with blaming(f"{self._name} raised in recv"):
+        with user_errors(f"{self._name} raised in recv"):
             step = self._env.recv()
         return self._checked(step, "recv")
 
     def save(self) -> Tree | None:
-        with blaming(f"{self._name} raised in save"):
+        with user_errors(f"{self._name} raised in save"):
             saved = self._env.save()
         form = describe_saved(saved)
         if any(part.startswith(("object", "<U", "|S")) for part in jax.tree.leaves(form)):
@@ -61,7 +61,7 @@ class OwnHost(HostEnv):
         return saved
 
     def load(self, saved: Tree) -> TimeStep:
-        with blaming(f"{self._name} raised in load"):
+        with user_errors(f"{self._name} raised in load"):
             step = self._env.load(saved)
         return self._checked(step, "load")
 

@@ -5,19 +5,19 @@ import numpy as np
 
 from podium.core.errors import EnvError
 from podium.core.specs import Action, Box, MultiDiscrete
-from podium.envs.blame import blaming
 from podium.envs.interface import JaxEnv, JaxStep
 from podium.envs.jax_wrappers import strong
 from podium.envs.own_host import check_array, check_observation
+from podium.envs.user_errors import user_errors
 
 
 def check_functions(env: JaxEnv, name: str) -> None:
     """Raise EnvError unless reset, step and mask take and give what the spec says: `check_functions(env, env_id)`."""
     key, action = jax.random.key(0), _example(env.spec.action)
-    with blaming(f"{name} raised in reset"):
+    with user_errors(f"{name} raised in reset"):
         state, obs = jax.eval_shape(lambda: jax.tree.map(strong, env.reset(key)))
     check_observation(env.spec.observation, obs, (), f"{name} in reset: obs")
-    with blaming(f"{name} raised in step"):
+    with user_errors(f"{name} raised in step"):
         _, step = jax.eval_shape(lambda state: jax.tree.map(strong, env.step(state, action, key)), state)
     if not isinstance(step, JaxStep):
         raise EnvError(f"{name} in step: must return (state, JaxStep), not (state, {type(step).__name__})")
@@ -25,7 +25,7 @@ def check_functions(env: JaxEnv, name: str) -> None:
     for part in ("reward", "terminated", "truncated"):
         check_array(getattr(step, part), (), None, f"{name} in step: {part}")
     if env.mask is not None:
-        with blaming(f"{name} raised in mask"):
+        with user_errors(f"{name} raised in mask"):
             mask = jax.eval_shape(env.mask, state)
         check_array(mask, (env.spec.mask_size,), None, f"{name}: mask")
 

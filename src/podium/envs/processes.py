@@ -18,8 +18,8 @@ import numpy as np
 from podium.core.errors import EnvError, PodiumError
 from podium.core.specs import EnvSpec
 from podium.envs.buffers import Allocate, Arena, allocate_actions, allocate_step, measure, select_rows
+from podium.envs.gymnasium_rows import GymnasiumRows, MakeEnv, WrapEnv, probe
 from podium.envs.interface import HostEnv, TimeStep
-from podium.envs.rows import MakeEnv, Rows, WrapEnv, probe
 
 RESET, STEP, RENDER, QUIT = b"r", b"s", b"p", b"q"
 DONE, FAILED = b"d", b"f"
@@ -178,7 +178,7 @@ def serve(pipe: Connection, block: Any, constructors: bytes, spec: EnvSpec, seed
     rows = None
     try:
         make, wrap = cloudpickle.loads(constructors)
-        rows = Rows(make, seeds[chosen], spec, wrap, chosen.start)
+        rows = GymnasiumRows(make, seeds[chosen], spec, wrap, chosen.start)
         pipe.send_bytes(DONE)
         while (command := pipe.recv_bytes()) != QUIT:
             if command[:1] == RESET:

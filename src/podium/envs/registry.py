@@ -20,10 +20,10 @@ from podium.core.config import EnvConfig
 from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
 from podium.core.specs import EnvSpec
-from podium.envs.blame import blaming
 from podium.envs.codecs import Codec, make_codec
 from podium.envs.interface import HostEnv, JaxEnv
-from podium.envs.wrappers import FrameStack, Wrapper, parse_wrappers, refuse, stack_spec
+from podium.envs.user_errors import user_errors
+from podium.envs.wrappers import HostFrameStack, Wrapper, parse_wrappers, refuse, stack_spec
 
 if TYPE_CHECKING:
     from podium.envs.envpool_plan import EnvPoolPlan
@@ -142,7 +142,7 @@ def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Cal
         raise ConfigError(f"env.kwargs = {dict(config.kwargs)!r}: {config.id} refuses it: {error}") from None
     if "seeds" in parameters:
         return resolve_own_host(config, wrappers, factory)
-    with blaming(f"{config.id} raised when it was called"):
+    with user_errors(f"{config.id} raised when it was called"):
         env = factory(**config.kwargs)
     if isinstance(env, JaxEnv):
         forbid_processes(config)
@@ -172,7 +172,7 @@ def resolve_own_host(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Ca
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
         from podium.envs.own_host import OwnHost
 
-        with blaming(f"{config.id} raised when it was called with seeds={[int(seed) for seed in seeds]}"):
+        with user_errors(f"{config.id} raised when it was called with seeds={[int(seed) for seed in seeds]}"):
             env = factory(seeds=seeds, **config.kwargs)
         if not isinstance(env, HostEnv):
             kind = type(env).__name__
@@ -238,8 +238,8 @@ def resolve_gymnasium_maker(
     library: str, config: EnvConfig, wrappers: Sequence[Wrapper], make: Callable[[bool], Any], note: str
 ) -> ResolvedEnv:
     """Environments from a constructor, in this process or in `env.processes` others."""
+    from podium.envs.gymnasium_rows import examine
     from podium.envs.gymnasium_wrappers import wrapping
-    from podium.envs.rows import examine
 
     wrap = wrapping(wrappers)
     spec, codec = examine(partial(make, False), wrap)
@@ -284,7 +284,7 @@ def stacked(spec: EnvSpec, count: int) -> EnvSpec:
 def stack_frames(env: HostEnv, counts: Sequence[int]) -> HostEnv:
     """Stacks of frames around a batch, in order."""
     for count in counts:
-        env = FrameStack(env, count)
+        env = HostFrameStack(env, count)
     return env
 
 

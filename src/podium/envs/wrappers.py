@@ -74,10 +74,10 @@ def grows_axis(spec: Array) -> bool:
     return len(spec.shape) in (0, 2)
 
 
-class FrameStack(HostEnv):
+class HostFrameStack(HostEnv):
     """The last `count` observations as one, the newest last; an episode's first one fills the stack.
 
-    env = FrameStack(env, 4)
+    env = HostFrameStack(env, 4)
     """
 
     def __init__(self, env: HostEnv, count: int) -> None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podium.algorithms import learning, replay
-from podium.algorithms.algorithm import Fragments, Members, Replay
+from podium.algorithms.algorithm import Fragments, Individuals, Replay
 from podium.core.config import TopologyConfig
 from podium.core.errors import EnvError
 from podium.core.machine import count_cores
@@ -27,9 +27,9 @@ from podium.launch.names import are_known_everywhere
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
 from podium.launch.plan import Plan, Transport
 from podium.ops.compiling import jit_learning
-from podium.ops.keys import run_key
+from podium.ops.random_keys import run_key
+from podium.workers.action_sources import jit_act
 from podium.workers.layout import make_layouts
-from podium.workers.policies import jit_act
 
 ENV_S, ACT_S, UPDATE_S = 0.4, 0.1, 0.6
 """How long each part is watched; what takes longer is done once to warm up, and once to measure."""
@@ -81,7 +81,7 @@ def measure(plan: Plan) -> Costs:
     short = is_short(measured, num_envs, plan.experiment.limits.total_steps, _seconds(plan))
     if (short and _transport(plan) is None) or not (parallel or _may_leave(plan)):
         return measured
-    if isinstance(plan.algorithm.experience, Members):
+    if isinstance(plan.algorithm.experience, Individuals):
         # An update comes after thousands of steps, and only actors can act: the environments decide.
         return replace(measured, update=Cost(1e-9, 1e-9))
     measured = replace(measured, act={num_envs: measure_act(plan, num_envs)})

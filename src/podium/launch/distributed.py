@@ -1,4 +1,4 @@
-"""A run in many processes, seen from its launcher: starts them, watches over them, and closes the books."""
+"""A run in many processes, seen from its launcher: starts them, watches over them, and closes the account."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from podium.core.errors import ConfigError, TrainingError
 from podium.core.machine import count_cores
-from podium.launch.figures import Figures
+from podium.launch.live_metrics import LiveMetrics
 from podium.launch.plan import Plan
 from podium.launch.program import make_program
 from podium.launch.recording import Beginning
@@ -17,7 +17,7 @@ from podium.orchestrator import backends
 from podium.orchestrator.program import check
 from podium.orchestrator.supervisor import Outcome, Supervisor
 from podium.protocol.shm.directories import create_directory, sweep
-from podium.runs.books import go_back, next_incarnation, tally
+from podium.runs.accounting import go_back, next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.progress import Progress
 from podium.runs.recorder import OnReport
@@ -41,13 +41,13 @@ def run(
     bar: Progress,
     interrupt: threading.Event,
     on_report: OnReport,
-    figures: Figures,
+    metrics: LiveMetrics,
 ) -> None:
     """Run a plan's program to its end; raises if it failed."""
     sweep()
-    since = next_incarnation(directory.ledger)
+    since = next_incarnation(directory.accounting)
     if plan.replay_workers:
-        go_back(directory.ledger, beginning.counts.env_steps)
+        go_back(directory.accounting, beginning.counts.env_steps)
     _begin_summary(plan, directory, beginning, since)
     tail = Tail(directory.metrics, beginning.counts.updates)
     owned = create_directory(f"{directory.name[:100]}-{os.getpid()}-{secrets.token_hex(3)}")
@@ -65,14 +65,14 @@ def run(
             bar.say(f"warning: {warning}")
         bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
         with backends.local(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:
-            stopped = _watch(supervisor, tail, bar, interrupt, on_report, figures)
+            stopped = _watch(supervisor, tail, bar, interrupt, on_report, metrics)
     finally:
         owned.remove()
     outcome = supervisor.outcome
     assert outcome is not None
     amend_summary(
         directory.path,
-        tally(directory.ledger, since),
+        tally(directory.accounting, since),
         restarts=dict(supervisor.restarts),
         status=_status(directory, outcome, stopped),
     )
@@ -86,7 +86,7 @@ def _watch(
     bar: Progress,
     interrupt: threading.Event,
     on_report: OnReport,
-    figures: Figures,
+    metrics: LiveMetrics,
 ) -> bool:
     """Until the program has ended. Returns whether `on_report` asked for that."""
     supervisor.start()
@@ -99,7 +99,7 @@ def _watch(
             if not stopped and on_report(row) is False:
                 stopped = True
                 supervisor.stop("on_report returned False")
-        figures.workers = {
+        metrics.workers = {
             f"{worker.role}-{worker.index}": worker.metrics | {"restarts": worker.restarts}
             for worker in supervisor.status().workers
         }
@@ -128,7 +128,7 @@ def _begin_summary(plan: Plan, directory: RunDirectory, beginning: Beginning, si
         steps_per_s=None,
         episode_return=EpisodeReturn(),
         eval_return=None,
-        samples=tally(directory.ledger, since),
+        samples=tally(directory.accounting, since),
         staleness=Staleness(),
         restarts={},
         mode=plan.mode,

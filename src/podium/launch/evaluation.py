@@ -13,11 +13,11 @@ from podium.core.errors import ConfigError
 from podium.core.types import Tree
 from podium.launch.plan import Plan
 from podium.launch.policy import Policy
-from podium.ops.keys import run_key
+from podium.ops.random_keys import run_key
 from podium.protocol.streams import ParameterReader
 from podium.runs.directory import RunDirectory
 from podium.runs.video import write_video
-from podium.workers.evaluator import Evaluation, evaluate
+from podium.workers.evaluator import GreedyEpisodes, evaluate
 from podium.workers.layout import Layouts
 
 EVALUATION_SEED = 1_000_003
@@ -26,7 +26,7 @@ EVALUATION_SEED = 1_000_003
 
 def evaluate_params(
     plan: Plan, params: Tree, episodes: int, seed: int, on_step: Callable[[], None] = lambda: None
-) -> Evaluation:
+) -> GreedyEpisodes:
     """Greedy episodes, each in an environment of its own."""
     env = plan.env.make_host(_seeds(seed, episodes))
     try:
@@ -35,7 +35,7 @@ def evaluate_params(
         env.close()
 
 
-def evaluate_policy(policy: Policy, episodes: int, seed: int) -> Evaluation:
+def evaluate_policy(policy: Policy, episodes: int, seed: int) -> GreedyEpisodes:
     """The same for a loaded policy."""
     return evaluate_params(policy.plan, policy.params, episodes, seed)
 
@@ -47,7 +47,7 @@ def play_versions(
     directory: RunDirectory,
     stop: threading.Event,
     beat: Callable[[dict[str, float]], None],
-    follow: Callable[[], None],
+    reconnect: Callable[[], None],
     on_step: Callable[[], None] = lambda: None,
 ) -> None:
     """The evaluator: greedy episodes with the newest version, again and again, until `stop` is set.
@@ -58,7 +58,7 @@ def play_versions(
     seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
     plays, filming = 0, config.video
     while not stop.is_set():
-        follow()
+        reconnect()
         news = reader.read(timeout=0.5)
         if news is None:
             continue
@@ -66,8 +66,8 @@ def play_versions(
         params = layouts.params.tree(arrays)
         played = evaluate_params(plan, params, max(1, config.episodes), seed, on_step)
         plays += 1
-        figures = {"plays": plays, "return": played.mean, "stderr": played.stderr, "update": version.update}
-        beat(figures)
+        metrics = {"plays": plays, "return": played.mean, "stderr": played.stderr, "update": version.update}
+        beat(metrics)
         print(f"update {version.update}: return {played.mean:.1f} +- {played.stderr:.1f}", flush=True)
         if filming:
             try:

@@ -11,13 +11,13 @@ from dataclasses import asdict
 
 from podium.orchestrator.status import read_status
 from podium.orchestrator.worker import WorkerContext
-from podium.runs.books import tally
+from podium.runs.accounting import tally
 from podium.runs.directory import RunDirectory
+from podium.workers.individual_learner import IndividualLearner
 from podium.workers.learner import Learner
-from podium.workers.member_learner import MemberLearner
 from podium.workers.replay_learner import ReplayLearner
 
-FIGURES_S = 1.0
+METRICS_S = 1.0
 
 
 class Beat:
@@ -29,7 +29,7 @@ class Beat:
     RATES = ("updates", "steps", "rows")
 
     def __init__(self, context: WorkerContext, watchdog: Callable[[], None] = lambda: None) -> None:
-        self._member = context.member
+        self._membership = context.membership
         self._watchdog = watchdog
         self._before: dict[str, float] = {}
         self._at = time.monotonic()
@@ -46,18 +46,20 @@ class Beat:
             if name.endswith("_wait_s")
         }
         others = {name: value for name, value in counts.items() if not name.endswith("_wait_s")}
-        self._member.metrics = rates | waits | others
-        self._member.progress = int(sum(counts.get(name, 0) for name in ("updates", "fragments", "batches", "plays")))
+        self._membership.metrics = rates | waits | others
+        self._membership.progress = int(
+            sum(counts.get(name, 0) for name in ("updates", "fragments", "batches", "plays"))
+        )
 
 
-class WorkerFigures:
-    """Figures of all workers once a second, for the learner's report: as the launcher last wrote them.
+class WorkerMetrics:
+    """Metrics of all workers once a second, for the learner's report: as the launcher last wrote them.
 
-    The learner's own have the run's books: what actors have produced by now, and what became of it.
+    The learner's own have the run's account: what actors have produced by now, and what became of it.
     """
 
     def __init__(
-        self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | MemberLearner
+        self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | IndividualLearner
     ) -> None:
         self._beat, self._run, self._worker = Beat(context), run, worker
         self._since = context.payload["since"]
@@ -67,8 +69,8 @@ class WorkerFigures:
         now = time.monotonic()
         if now < self._due:
             return {}
-        self._due = now + FIGURES_S
-        samples = asdict(tally(self._run.ledger, self._since, running=True))
+        self._due = now + METRICS_S
+        samples = asdict(tally(self._run.accounting, self._since, running=True))
         self._beat(self._worker.metrics() | {f"samples_{what}": steps for what, steps in samples.items()})
         status = read_status(self._run.workers_json)
         return {

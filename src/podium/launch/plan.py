@@ -8,9 +8,9 @@ from typing import Literal
 import jax
 
 from podium.algorithms import learning, ppo
-from podium.algorithms import policy as policies
 from podium.algorithms import registry as algorithms
-from podium.algorithms.algorithm import Algorithm, Members, Replay
+from podium.algorithms import stochastic_policy as policies
+from podium.algorithms.algorithm import Algorithm, Individuals, Replay
 from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
@@ -26,7 +26,7 @@ from podium.launch.names import are_known_everywhere, is_importable
 from podium.launch.program import draw_program
 from podium.protocol.streams import MOST_ROWS
 from podium.workers.fused import iterations_per_dispatch
-from podium.workers.member_records import BATCHES
+from podium.workers.individual_records import BATCHES
 
 Mode = Literal["fused", "inline", "served"]
 Transport = Literal["memory", "shm", "tcp"]
@@ -69,8 +69,8 @@ class Plan:
 
     @property
     def buffers(self) -> int:
-        """Of each slot: so many versions may it be ahead of the learner, of which members take several each."""
-        batches = BATCHES if isinstance(self.algorithm.experience, Members) else 1
+        """Of each slot: so many versions may it be ahead of the learner, of which individuals take several each."""
+        batches = BATCHES if isinstance(self.algorithm.experience, Individuals) else 1
         return self.experiment.topology.staleness * batches + 1
 
     @property
@@ -100,7 +100,7 @@ def make_plan(
     mode, why = _choose_mode(experiment, env)
     notes = (*notes, env.note, *_note_idle(experiment, env.spec))
     experience, importable = algorithm.experience, env_factory is None or is_importable(experiment, env_factory)
-    if isinstance(experience, Members):
+    if isinstance(experience, Individuals):
         populations.check(experiment, experience, mode)
     devices, workers = 1, experiment.topology.replay_workers or 0
     if mode == "fused":
@@ -152,7 +152,7 @@ def _is_open(experiment: Experiment) -> bool:
 def draw(plan: Plan) -> str:
     """The resolved experiment as TOML, then the program as text."""
     experiment, experience = plan.experiment, plan.algorithm.experience
-    if plan.mode == "fused" and isinstance(experience, Members):
+    if plan.mode == "fused" and isinstance(experience, Individuals):
         program = populations.draw(experiment, experience, plan.devices)
     elif plan.mode == "fused":
         rows = f"[{experiment.algorithm.fragment_length} x {experiment.env.num_envs}]"
@@ -252,7 +252,7 @@ def _choose_devices(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec)
     With fewer, meeting to add up gradients takes longer than the second core saves; but one for policy and
     one for value need not meet.
     """
-    if isinstance(algorithm.experience, Members):
+    if isinstance(algorithm.experience, Individuals):
         return populations.choose_devices(experiment, algorithm.experience)
     wanted, available, blocks = experiment.topology.devices, jax.local_device_count(), _blocks(experiment)
     if wanted is None:

@@ -13,7 +13,7 @@ from podium.core.types import Tree
 from podium.launch import training
 from podium.launch.plan import Plan, make_plan
 from podium.launch.restore import restore
-from podium.ops.keys import row_keys, run_key
+from podium.ops.random_keys import row_keys, run_key
 from podium.runs.directory import RunDirectory
 from podium.workers.evaluator import single_act
 

@@ -1,8 +1,8 @@
-"""What is particular to a plan whose algorithm plays members: who can play them, and on how many devices."""
+"""What is particular to a plan whose algorithm plays individuals: who can play them, and on how many devices."""
 
 import jax
 
-from podium.algorithms.algorithm import Members
+from podium.algorithms.algorithm import Individuals
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.workers.population import iterations_per_dispatch
@@ -11,23 +11,24 @@ NUMBERS_PER_DEVICE = 1 << 24
 """Noise that a learner's device adds up in the time that it takes devices to meet, many times over."""
 
 
-def check(experiment: Experiment, members: Members, mode: str) -> None:
+def check(experiment: Experiment, individuals: Individuals, mode: str) -> None:
     """Refuse what cannot work, before anything is compiled."""
     num_envs, name = experiment.env.num_envs, experiment.algorithm.name
     if mode == "served":
         raise ConfigError(
-            f"topology.mode = 'served': {name} gives each member parameters of its own, which actors have; use inline"
+            f"topology.mode = 'served': {name} gives each individual parameters of its own, which actors "
+            "have; use inline"
         )
-    if mode == "inline" and experiment.topology.staleness == 0 and members.population % num_envs:
+    if mode == "inline" and experiment.topology.staleness == 0 and individuals.population % num_envs:
         raise ConfigError(
-            f"algorithm.population = {members.population}: at topology.staleness = 0 each environment plays the same "
-            f"number of members, so it must be a multiple of env.num_envs = {num_envs}"
+            f"algorithm.population = {individuals.population}: at topology.staleness = 0 each environment plays the "
+            f"same number of individuals, so it must be a multiple of env.num_envs = {num_envs}"
         )
 
 
-def choose_devices(experiment: Experiment, members: Members) -> int:
+def choose_devices(experiment: Experiment, individuals: Individuals) -> int:
     """As many as there are, if each gets as many pairs as the others."""
-    wanted, available, pairs = experiment.topology.devices, jax.local_device_count(), members.population // 2
+    wanted, available, pairs = experiment.topology.devices, jax.local_device_count(), individuals.population // 2
     if wanted is None:
         return max(n for n in range(1, available + 1) if pairs % n == 0)
     if wanted > available:
@@ -37,17 +38,17 @@ def choose_devices(experiment: Experiment, members: Members) -> int:
     return wanted
 
 
-def learner_devices(members: Members) -> int:
+def learner_devices(individuals: Individuals) -> int:
     """Devices that share a learner's update: one, unless there is much noise to add up."""
-    work = members.population * members.size
+    work = individuals.population * individuals.size
     return max(1, min(jax.local_device_count(), work // NUMBERS_PER_DEVICE))
 
 
-def draw(experiment: Experiment, members: Members, devices: int) -> list[str]:
+def draw(experiment: Experiment, individuals: Individuals, devices: int) -> list[str]:
     """A fused run as text."""
-    iterations = iterations_per_dispatch(experiment, members)
+    iterations = iterations_per_dispatch(experiment, individuals)
     return [
         f"fused   x1   {devices} device(s), {iterations} iteration(s) a dispatch",
-        f"  play {members.population} members of {members.size} parameters, up to {members.episode_limit} steps each "
-        "-> update -> play ... in one XLA program",
+        f"  play {individuals.population} individuals of {individuals.size} parameters, up to "
+        f"{individuals.episode_limit} steps each -> update -> play ... in one XLA program",
     ]

@@ -15,9 +15,9 @@ from podium.core.config import Experiment
 from podium.core.errors import CheckpointError, ConfigError, EnvError
 from podium.core.types import Tree
 from podium.launch import training
-from podium.launch.crew import find_places
 from podium.launch.plan import Plan
 from podium.launch.restore import restore
+from podium.launch.thread_workers import find_env_snapshots
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.runs.metrics import MetricsLog, read_metrics
@@ -63,7 +63,7 @@ def begin_again(plan: Plan, directory: RunDirectory, learns: bool = True) -> Beg
     try:
         restored = restore(directory, template, read=learns)
     except CheckpointError:
-        if template.pop("places", None) is None:
+        if template.pop("env_snapshots", None) is None:
             raise
         restored = restore(directory, template, read=learns)  # of a Podium that did not keep them yet
     counts = Counts(**restored.metadata)
@@ -76,7 +76,7 @@ def begin_again(plan: Plan, directory: RunDirectory, learns: bool = True) -> Beg
         return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
     if plan.replay_workers:
         counts.notes.append(f"resumed at update {counts.updates}: the replay workers began empty")
-    if plan.mode != "fused" and "places" not in template:
+    if plan.mode != "fused" and "env_snapshots" not in template:
         counts.notes.append(f"resumed at update {counts.updates}: the environments began new episodes")
     return Beginning(restored.tree, counts, used_trackers(directory.path), (said,))
 
@@ -88,8 +88,8 @@ def is_over(plan: Plan, counts: Counts) -> bool:
 
 def checkpoint_template(plan: Plan) -> dict[str, Tree]:
     """What a checkpoint of this plan holds, in shape: the training state, and where environments are that can tell."""
-    state, places = jax.eval_shape(lambda: training.initial_state(plan)), find_places(plan)
-    return state if places is None else state | {"places": places}
+    state, snapshots = jax.eval_shape(lambda: training.initial_state(plan)), find_env_snapshots(plan)
+    return state if snapshots is None else state | {"env_snapshots": snapshots}
 
 
 def begin_anew(plan: Plan, directory: RunDirectory, learns: bool) -> Beginning:
@@ -179,7 +179,7 @@ def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig, read: bool
 def book_what_is_lost(counts: Counts, directory: RunDirectory) -> None:
     """Steps after the checkpoint are undone; those that waited for the learner when it ended are lost.
 
-    The summary has the books as they were when the last process began (if it was killed) or ended.
+    The summary has the account as they were when the last process began (if it was killed) or ended.
     """
     summary, rows = read_summary(directory.path), read_metrics(directory.path)
     before = Samples() if summary is None else Samples(**{k: summary["samples"][k] for k in asdict(Samples())})

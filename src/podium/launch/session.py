@@ -16,11 +16,11 @@ from podium.core.errors import ConfigError
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
-from podium.launch.figures import exposed
+from podium.launch.live_metrics import exposed
 from podium.launch.plan import Plan
 from podium.launch.recording import Beginning, begin, begin_again, is_over, record
 from podium.launch.restore import restore
-from podium.runs.books import next_incarnation, tally
+from podium.runs.accounting import next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
@@ -127,12 +127,12 @@ def _run(
 ) -> None:
     with Progress(plan.experiment.limits.total_steps, progress, directory.log) as bar:
         bar.log(f"$ {_command_line()}    (in {Path.cwd()})")
-        with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as figures:
+        with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as metrics:
             for note in (*plan.notes, *beginning.notes, f"run {directory.path}"):
                 bar.say(note)
-            watch = figures.watched_by(on_report)
+            watch = metrics.watched_by(on_report)
             if is_over(plan, beginning.counts):
-                _close_books(plan, directory, beginning, bar, interrupt)
+                _close_account(plan, directory, beginning, bar, interrupt)
             elif plan.in_one_process:
 
                 def run(recorder: Recorder) -> None:
@@ -140,11 +140,11 @@ def _run(
 
                 record(plan, directory, beginning, bar, interrupt, watch, run)
             else:
-                distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, figures)
+                distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, metrics)
         _finish(plan, directory, bar)
 
 
-def _close_books(
+def _close_account(
     plan: Plan, directory: RunDirectory, beginning: Beginning, bar: Progress, interrupt: threading.Event
 ) -> None:
     """Of a run that was ended after its last checkpoint: nothing is left to train."""
@@ -153,8 +153,8 @@ def _close_books(
 
     def end(recorder: Recorder) -> None:
         if not plan.in_one_process:
-            since = next_incarnation(directory.ledger)
-            recorder.tally = lambda: tally(directory.ledger, since)
+            since = next_incarnation(directory.accounting)
+            recorder.tally = lambda: tally(directory.accounting, since)
         recorder.ended = "done"
 
     record(plan, directory, beginning, bar, interrupt, None, end)

@@ -11,25 +11,25 @@ from types import FrameType
 import jax
 
 from podium.algorithms import learning
-from podium.algorithms.algorithm import Members
+from podium.algorithms.algorithm import Individuals
 from podium.core.errors import EnvError
 from podium.core.types import Fragment, Tree
 from podium.envs.jax_wrappers import vectorize
-from podium.launch.crew import Crew
 from podium.launch.plan import Plan
 from podium.launch.populations import learner_devices
-from podium.ops.keys import run_key
+from podium.launch.thread_workers import Crew
+from podium.ops.random_keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
 from podium.protocol.streams import MOST_ROWS, InferenceClient, ParameterPublisher, SampleReceiver
-from podium.runs.books import Books
+from podium.runs.accounting import LearnerAccount
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
 from podium.runs.summary import Samples
 from podium.workers.fused import Fused, FusedState
+from podium.workers.individual_learner import IndividualLearner
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.learner import ROUND, Learner
-from podium.workers.member_learner import MemberLearner
 from podium.workers.population import Population
 from podium.workers.replay import Share
 from podium.workers.replay_layout import make_replay_layouts
@@ -43,7 +43,7 @@ have 64 MB of shared memory."""
 
 def initial_state(plan: Plan) -> Tree:
     """What the first checkpoint would hold: `train` and `store`, and in fused mode the rows and the update too. With
-    workers, the `places` of environments that can tell them are added as they are (`launch.crew`).
+    workers, the `snapshots` of environments that can tell them are added as they are (`launch.thread_workers`).
 
     Trace it with jax.eval_shape for a template to restore into.
     """
@@ -53,7 +53,7 @@ def initial_state(plan: Plan) -> Tree:
     train = plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())
     if shards := plan.replay_workers:
         return {"train": train, "store": start_store(shards)}
-    if isinstance(plan.algorithm.experience, Members):
+    if isinstance(plan.algorithm.experience, Individuals):
         return {"train": train, "store": ()}
     return {"train": train, "store": learning.init(plan.algorithm, example(plan))}
 
@@ -78,7 +78,7 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
     fused.warm_up(now)
     recorder.start(time.monotonic() - began)
     produced = 0
-    recorder.ledger = lambda: Samples(produced=produced)
+    recorder.own_samples = lambda: Samples(produced=produced)
     while recorder.ended is None:
         budget = plan.experiment.limits.total_steps - recorder.counts.env_steps
         now, dispatched = fused.dispatch(now, budget)
@@ -94,24 +94,24 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
 def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
     """Learner and actors as threads of this process."""
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
-    books, update = Books(None), recorder.counts.updates
+    account, update = LearnerAccount(None), recorder.counts.updates
     with MemoryTransport() as transport, ExitStack() as stack:
         receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
         publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        learner = make_learner(plan, layouts, state, Version(0, update), receiver, publisher, books)
+        learner = make_learner(plan, layouts, state, Version(0, update), receiver, publisher, account)
         learner.publish()
         crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, update)
         stack.callback(crew.close)
-        if "places" in state:
-            crew.load(update, state["places"])
-        recorder.ledger = lambda: crew.samples(books)
+        if "env_snapshots" in state:
+            crew.load(update, state["env_snapshots"])
+        recorder.own_samples = lambda: crew.samples(account)
         progress.say("compiling (the next run of this experiment starts at once)")
         began = time.monotonic()
         learner.warm_up()
         crew.warm_up()
         recorder.start(time.monotonic() - began)
         with learner, crew:
-            learn(learner, recorder, crew.check, places=crew.places)
+            learn(learner, recorder, crew.check, snapshots=crew.snapshots)
 
 
 def make_learner(
@@ -121,9 +121,9 @@ def make_learner(
     version: Version,
     receiver: SampleReceiver,
     publisher: ParameterPublisher,
-    books: Books,
+    account: LearnerAccount,
     beat: Callable[[], None] = lambda: None,
-) -> Learner | MemberLearner:
+) -> Learner | IndividualLearner:
     """The learner of a plan, from a training state on; it calls `beat` in the midst of long updates."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
     rest = {
@@ -131,13 +131,13 @@ def make_learner(
         "version": version,
         "receiver": receiver,
         "publisher": publisher,
-        "books": books,
+        "account": account,
         "slots": plan.slots,
         "staleness": plan.experiment.topology.staleness,
     }
-    if isinstance(members := plan.algorithm.experience, Members):
-        devices = jax.local_devices()[: learner_devices(members)]
-        return MemberLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
+    if isinstance(individuals := plan.algorithm.experience, Individuals):
+        devices = jax.local_devices()[: learner_devices(individuals)]
+        return IndividualLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
     train, store = jax.device_put((state["train"], state["store"]))
     return Learner(plan.algorithm, layouts, train, store, **rest, beat=beat)
 
@@ -149,7 +149,7 @@ def make_replay_learner(
     version: Version,
     clients: Sequence[InferenceClient],
     publisher: ParameterPublisher,
-    follow: Callable[[], None],
+    reconnect: Callable[[], None],
 ) -> ReplayLearner:
     """The learner of a plan with replay workers."""
     _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
@@ -161,7 +161,7 @@ def make_replay_learner(
         state["store"],
         key=key,
         version=version,
-        requests=ReplayRequests(shapes, clients, Asked(share.updates, share.rows), follow),
+        requests=ReplayRequests(shapes, clients, Asked(share.updates, share.rows), reconnect),
         publisher=publisher,
         updates=_updates_of_a_round(plan),
     )
@@ -197,23 +197,23 @@ def _rows_of_a_round(plan: Plan) -> int:
 
 
 def learn(
-    learner: Learner | ReplayLearner | MemberLearner,
+    learner: Learner | ReplayLearner | IndividualLearner,
     recorder: Recorder,
     check: Callable[[], None],
-    figures: Callable[[], Mapping[str, float]] = lambda: {},
-    places: Callable[[int], Tree | None] = lambda update: None,
+    metrics: Callable[[], Mapping[str, float]] = lambda: {},
+    snapshots: Callable[[int], Tree | None] = lambda update: None,
 ) -> None:
     """Update after update, until the recorder says that the run has ended.
 
-    `check` raises if a worker of this process has died. `figures` gives those of workers, `places` where environments
-    were at an update, for checkpoints.
+    `check` raises if a worker of this process has died. `metrics` gives those of workers, `snapshots` where
+    environments were at an update, for checkpoints.
     """
     while recorder.ended is None:
         learned = learner.step(timeout=0.5)
         if learned is not None:
             recorder.measure_rate(learned.steps)
             staleness = learned.staleness_mean, learned.staleness_max
-            recorder.report(learned.steps, learned.metrics, learned.episodes, *staleness, figures())
+            recorder.report(learned.steps, learned.metrics, learned.episodes, *staleness, metrics())
         try:
             check()
         except EnvError:
@@ -224,8 +224,8 @@ def learn(
             continue
         if recorder.checkpoint_due() or recorder.ended is not None:
             state = {"train": learner.state, "store": learner.store}
-            if (found := places(learner.version.update)) is not None:
-                state["places"] = found
+            if (found := snapshots(learner.version.update)) is not None:
+                state["env_snapshots"] = found
             recorder.save(state)
 
 
@@ -254,6 +254,6 @@ def interruptible(progress: Progress) -> Iterator[threading.Event]:
 def _fused(plan: Plan) -> Fused | Population:
     assert plan.env.jax_env is not None
     devices = jax.local_devices()[: plan.devices]
-    if isinstance(plan.algorithm.experience, Members):
+    if isinstance(plan.algorithm.experience, Individuals):
         return Population(plan.algorithm, plan.env.jax_env, plan.experiment, devices)
     return Fused(plan.algorithm, vectorize(plan.env.jax_env), plan.experiment, devices)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from podium.core.errors import PodiumError
 from podium.orchestrator.worker import STOPPED, WorkerContext
-from podium.protocol.directory import Entry
+from podium.protocol.directory import Registration
 from podium.protocol.streams import ParameterReader
-from podium.workers.member_actor import Mean
-from podium.workers.policies import Policy
+from podium.workers.action_sources import ActionSource
+from podium.workers.individual_actor import Mean
 
 PEER_LIMIT_S = 300.0
 """How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine. Shorter than
@@ -23,18 +23,18 @@ class PeerError(PodiumError):
     """A worker that this one needs has not appeared."""
 
 
-def wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Entry]:
+def wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Registration]:
     """Those that have announced themselves, once there are so many of them."""
     deadline = time.monotonic() + PEER_LIMIT_S
     while time.monotonic() < deadline:
-        if found := context.member.wait_for(role, count, timeout=1.0):
+        if found := context.membership.wait_for(role, count, timeout=1.0):
             return found
         if context.stop.is_set():
             raise SystemExit(STOPPED)
     raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
 
 
-def first_update(context: WorkerContext, policy: Policy | Mean, apart: ParameterReader | None = None) -> int:
+def first_update(context: WorkerContext, policy: ActionSource | Mean, apart: ParameterReader | None = None) -> int:
     """The update that the newest parameters are of. `apart` reads them for a policy that needs none itself.
 
     Not for one that does: a reader gives each version once, and that policy would wait in vain for what was read here.

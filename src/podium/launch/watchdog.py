@@ -26,11 +26,11 @@ class Watchdog:
         self._limit_s, self._long_s = limit_s, max(limit_s, long_s)
 
     def __call__(self) -> None:
-        """A sign of life."""
+        """A heartbeat."""
         self._watch(self._limit_s)
 
     def be_patient(self) -> None:
-        """A sign of life; what comes now is done once, and may take longer."""
+        """A heartbeat; what comes now is done once, and may take longer."""
         self._watch(self._long_s)
 
     def _watch(self, seconds: float) -> None:

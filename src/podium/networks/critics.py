@@ -2,8 +2,8 @@
 
     policy = make_policy(config, spec, num_outputs)
     outputs = policy.apply(policy.init(key), obs)              # [num_outputs, B]
-    critics = make_critics(config, spec, members=2)
-    values = critics.apply(critics.init(key), obs, action)     # [members, B] of actions [k, B]
+    critics = make_critics(config, spec, towers=2)
+    values = critics.apply(critics.init(key), obs, action)     # [towers, B] of actions [k, B]
 
 Outputs and actions have their features first, as all layers have: then whatever is computed of them, number by
 number, runs along the batch. Critics share nothing but an encoder of images; each layer of all of them is one
@@ -27,7 +27,7 @@ from podium.networks.network import find_images, zeros_like_spec
 from podium.networks.orthogonal import orthogonal
 
 
-class Policy(NamedTuple):
+class PolicyNetwork(NamedTuple):
     """A policy's outputs [n, B] of observations [B, ...], as pure functions."""
 
     init: Callable[[jax.Array], Tree]
@@ -35,7 +35,7 @@ class Policy(NamedTuple):
 
 
 class Critics(NamedTuple):
-    """Values of observations [B, ...] and actions [k, B], as pure functions: [members, B], or the first one's [B]."""
+    """Values of observations [B, ...] and actions [k, B], as pure functions: [towers, B], or the first one's [B]."""
 
     init: Callable[[jax.Array], Tree]
     apply: Callable[[Tree, Tree, jax.Array], Any]
@@ -43,37 +43,37 @@ class Critics(NamedTuple):
 
 
 class Layers(nn.Module):
-    """One layer of each member: [in, N], which all see, or [members, in, N], to [members, out, N].
+    """One layer of each tower: [in, N], which all see, or [towers, in, N], to [towers, out, N].
 
     Features first, as `actor_critic.Dense` is, and for the same reason.
     """
 
-    members: int
+    towers: int
     features: int
     scale: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         inputs = x.shape[-2]
-        kernel = self.param("kernel", _orthogonal_each(self.scale), (self.members, self.features, inputs))
-        bias = self.param("bias", nn.initializers.zeros, (self.members, self.features, 1))
-        if x.ndim == 2:  # one product of all members' rows
-            return (kernel.reshape(-1, inputs) @ x).reshape(self.members, self.features, -1) + bias
+        kernel = self.param("kernel", _orthogonal_each(self.scale), (self.towers, self.features, inputs))
+        bias = self.param("bias", nn.initializers.zeros, (self.towers, self.features, 1))
+        if x.ndim == 2:  # one product of all towers' rows
+            return (kernel.reshape(-1, inputs) @ x).reshape(self.towers, self.features, -1) + bias
         return kernel @ x + bias
 
 
 class Ensemble(nn.Module):
-    """Values [members, N] of the same inputs [in, N] by so many towers."""
+    """Values [towers, N] of the same inputs [in, N] by so many towers."""
 
-    members: int
+    towers: int
     hidden: Sequence[int]
     activation: str
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for number, width in enumerate(self.hidden):
-            x = ACTIVATIONS[self.activation](Layers(self.members, width, 2**0.5, name=f"hidden_{number}")(x))
-        return Layers(self.members, 1, 1.0, name="head")(x).reshape(self.members, -1)
+            x = ACTIVATIONS[self.activation](Layers(self.towers, width, 2**0.5, name=f"hidden_{number}")(x))
+        return Layers(self.towers, 1, 1.0, name="head")(x).reshape(self.towers, -1)
 
 
 class PolicyTower(nn.Module):
@@ -91,19 +91,19 @@ class PolicyTower(nn.Module):
 
 
 class CriticTowers(nn.Module):
-    """Values [members, B] of observations [B, ...] and actions [k, B]."""
+    """Values [towers, B] of observations [B, ...] and actions [k, B]."""
 
     config: NetworkConfig
     images: Sequence[bool]
-    members: int
+    towers: int
 
     @nn.compact
     def __call__(self, obs: Tree, action: jax.Array) -> jax.Array:
         x = jnp.concatenate([_encode(obs, self.images, self.config.vision), action])
-        return Ensemble(self.members, self.config.hidden, self.config.activation, name="towers")(x)
+        return Ensemble(self.towers, self.config.hidden, self.config.activation, name="towers")(x)
 
 
-def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Policy:
+def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> PolicyNetwork:
     """A policy of its own parameters: ours, or the one in the user's `network.factory`, whose value is not used."""
     if config.memory != "none":
         raise ConfigError(f"network.memory = {config.memory!r}: policies with critics of actions have none; use none")
@@ -117,19 +117,19 @@ def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Polic
             in_time = jax.tree.map(lambda x: x[None], obs)
             return network.apply(params, network.memory(rows), in_time, jnp.zeros((1, rows), bool))[0][0].T
 
-        return Policy(network.init, apply)
+        return PolicyNetwork(network.init, apply)
     module = PolicyTower(config, find_images(spec.observation), num_outputs)
-    return Policy(
+    return PolicyNetwork(
         lambda key: module.init(key, zeros_like_spec(spec.observation, (1,)))["params"],
         lambda params, obs: module.apply({"params": params}, obs),
     )
 
 
-def make_critics(config: NetworkConfig, spec: EnvSpec, members: int) -> Critics:
+def make_critics(config: NetworkConfig, spec: EnvSpec, towers: int) -> Critics:
     """Critics of the configured shape for actions of `spec`, flattened."""
     assert isinstance(spec.action, Box)
     images, size = find_images(spec.observation), spec.action.size
-    module, alone = CriticTowers(config, images, members), CriticTowers(config, images, 1)
+    module, alone = CriticTowers(config, images, towers), CriticTowers(config, images, 1)
 
     def apply_first(params: Tree, obs: Tree, action: jax.Array) -> Any:
         # The others' products are not computed: XLA would not leave them out of a batched one by itself.
@@ -151,7 +151,7 @@ def _encode(obs: Tree, images: Sequence[bool], vision: str) -> jax.Array:
 
 
 def _orthogonal_each(scale: float) -> Callable:
-    """Of each member by itself: [members, out, in]."""
+    """Of each tower by itself: [towers, out, in]."""
     init = orthogonal(scale)
 
     def init_each(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

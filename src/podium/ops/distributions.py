@@ -18,7 +18,7 @@ import numpy as np
 
 from podium.core import specs
 from podium.core.errors import ConfigError
-from podium.ops import keys
+from podium.ops import random_keys
 
 # Logits of illegal actions. Finite, so that 0 * log 0 is 0 and gradients are not NaN; exp of it is exactly 0.
 # Where nothing is legal (the reset row of a finished game), all actions come out equally likely.
@@ -55,7 +55,7 @@ class Categorical:
         # uniform numbers are below 1: so rounding in the sums never draws an illegal action.
         reach = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
         draws = self.logits.shape[key.ndim : -1]
-        uniform = keys.uniform(key, draws)
+        uniform = random_keys.uniform(key, draws)
         threshold = uniform[..., None] * jnp.max(reach, axis=-1, keepdims=True)
         return jnp.argmax(reach > threshold, axis=-1).astype(jnp.int32)
 
@@ -156,7 +156,7 @@ class DiagonalGaussian:
         return jnp.sum(0.5 * (jnp.expm1(2 * log_ratio) + distance**2) - log_ratio, axis=-1)
 
     def _draw(self, key: jax.Array) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * keys.normal(key, self.mean.shape[key.ndim :])
+        return self.mean + jnp.exp(self.log_std) * random_keys.normal(key, self.mean.shape[key.ndim :])
 
     def _log_density(self, x: jax.Array) -> jax.Array:
         z = (x - self.mean) * jnp.exp(-self.log_std)

@@ -3,8 +3,8 @@
     table = NoiseTable(seed=0, size=25_000_000)
     noise = table.numbers[index : index + num_parameters]
 
-Thousands of actors can so tell their noise in four bytes (Salimans et al., 2017). Slices of two members may overlap;
-in 25 million numbers that is rare enough not to matter.
+Thousands of actors can so tell their noise in four bytes (Salimans et al., 2017). Slices of two individuals may
+overlap; in 25 million numbers that is rare enough not to matter.
 """
 
 import logging
@@ -84,7 +84,7 @@ def slices(table: jax.Array, index: jax.Array, size: int) -> jax.Array:
 def weighted_sum(table: jax.Array, index: jax.Array, weight: jax.Array, size: int) -> jax.Array:
     """sum_i weight[i] * table[index[i] : index[i] + size], without the matrix [n, size] that `slices` would be.
 
-    Some million members a second at thousands of parameters; a gather and a product take ten times as long.
+    Some million individuals a second at thousands of parameters; a gather and a product take ten times as long.
     """
     whole = -(-len(index) // UNROLL) * UNROLL
     index, weight = (jnp.pad(x, (0, whole - len(x))) for x in (index, weight))

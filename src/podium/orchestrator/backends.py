@@ -18,7 +18,7 @@ from podium.orchestrator.supervisor import LIMITS, Limits, Supervisor
 from podium.orchestrator.threads import ThreadSpawner
 from podium.protocol.directory import LEASE_S, Directory
 from podium.protocol.directory_server import DirectoryServer
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 
 
 @contextmanager

@@ -18,10 +18,10 @@ import msgspec
 
 from podium.core.imports import load_path
 from podium.orchestrator.worker import FAILED, Ending, WorkerContext, supervised
-from podium.protocol.keys import RunKeys
 from podium.protocol.membership import connect
+from podium.protocol.run_keys import RunKeys
 
-HEADER = "--- "  # begins the line with which a life begins its log
+HEADER = "--- "  # begins the line with which an incarnation begins its log
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -68,9 +68,9 @@ def _work(told: Description, stop: threading.Event) -> Ending:
         # Imports come before the lease: a large library may keep other threads from renewing it while it loads.
         entry = load_path(told.entry, f"entry of {told.role}")
         where = told.role, told.index, told.incarnation
-        with connect(told.directory, told.keys, *where, host=told.host, roles=told.roles, stop=stop) as member:
+        with connect(told.directory, told.keys, *where, host=told.host, roles=told.roles, stop=stop) as membership:
             if not stop.is_set():
-                entry(WorkerContext(*where, told.payload, member, stop, told.host, told.keys))
+                entry(WorkerContext(*where, told.payload, membership, stop, told.host, told.keys))
 
     return supervised(work, stop)
 

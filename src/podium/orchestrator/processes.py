@@ -14,8 +14,8 @@ from podium.orchestrator.process import HEADER, Description
 from podium.orchestrator.program import Group, Program, Resources
 from podium.orchestrator.spawner import Handle, Spawner
 from podium.orchestrator.worker import FINISHED, STOPPED, TRACEBACK
-from podium.protocol.keys import RunKeys
 from podium.protocol.membership import host_identity
+from podium.protocol.run_keys import RunKeys
 
 TAIL_LINES = 30
 TAIL_BYTES = 64 * 1024

@@ -6,7 +6,7 @@ from podium.orchestrator.program import Group
 
 
 class Handle(ABC):
-    """One life of a worker. No method but `wait` waits for anything."""
+    """One incarnation of a worker. No method but `wait` waits for anything."""
 
     name: str  # actor-3
     pid: int | None  # None until it is known, where the worker runs elsewhere
@@ -39,4 +39,4 @@ class Spawner(ABC):
 
     @abstractmethod
     def start(self, group: Group, index: int, incarnation: int) -> Handle:
-        """Start a life of a worker of `group`. Raises OSError if the system refuses."""
+        """Start an incarnation of a worker of `group`. Raises OSError if the system refuses."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from podium.orchestrator.post import Post
 from podium.orchestrator.program import Program
 from podium.orchestrator.spawner import Spawner
 from podium.orchestrator.status import RunStatus, StatusFile, WorkerStatus
 from podium.orchestrator.worker import FINISHED, HOPELESS, MISCONFIGURED, STOPPED, TRACEBACK, describe_exit
+from podium.orchestrator.worker_record import WorkerRecord
 from podium.protocol.directory import Directory
 
 INTERRUPTED = 130
@@ -71,8 +71,8 @@ class Supervisor:
     ) -> None:
         self._spawner, self._directory, self._limits, self._clock = spawner, directory, limits, clock
         self._say = say or (lambda line: None)
-        self._posts = [Post(group, index) for group in program.groups for index in range(group.count)]
-        self._leads = [post for post in self._posts if post.group.role == lead]
+        self._records = [WorkerRecord(group, index) for group in program.groups for index in range(group.count)]
+        self._leads = [record for record in self._records if record.group.role == lead]
         if not self._leads:
             raise ValueError(f"the program has no group {lead!r}: nothing would end the run")
         self._status = StatusFile(status) if status else None
@@ -86,8 +86,8 @@ class Supervisor:
     def start(self) -> None:
         """Start all workers."""
         self._ticked = now = self._clock()
-        for post in self._posts:
-            self._start(post, now)
+        for record in self._records:
+            self._start(record, now)
         self._report()
 
     def tick(self) -> None:
@@ -99,11 +99,11 @@ class Supervisor:
             # This process was stopped or starved: leases ran out that nobody could renew. Give them another chance.
             self._judge_from = now + self._directory.lease_s
         self._ticked = now
-        for post in self._posts:
-            if post.handle:
-                self._watch(post, now)
-            elif post.retry_at is not None and now >= post.retry_at:
-                self._start(post, now)
+        for record in self._records:
+            if record.handle:
+                self._watch(record, now)
+            elif record.retry_at is not None and now >= record.retry_at:
+                self._start(record, now)
         if self._ending:
             self._press(now)
         self._report()
@@ -118,13 +118,17 @@ class Supervisor:
     def close(self) -> None:
         """Leave no process, now: for a launcher that cannot wait. Twice is harmless."""
         self._directory.request_stop()
-        for post in self._posts:
-            if post.handle:
-                post.handle.kill()
-        left = [post.name for post in self._posts if post.handle and post.handle.wait(self._limits.leave_s) is None]
-        for post in self._posts:
-            post.handle = post.retry_at = None
-            post.turn("ended")
+        for record in self._records:
+            if record.handle:
+                record.handle.kill()
+        left = [
+            record.name
+            for record in self._records
+            if record.handle and record.handle.wait(self._limits.leave_s) is None
+        ]
+        for record in self._records:
+            record.handle = record.retry_at = None
+            record.turn("ended")
         if self.outcome is None:
             self.outcome = self._ending or Outcome("stopped", "the launcher left", INTERRUPTED)
         if left:
@@ -141,18 +145,18 @@ class Supervisor:
         """How all workers are."""
         outcome = self.outcome or self._ending
         state = self.outcome.status if self.outcome else "stopping" if self._ending else "running"
-        workers = [self._worker_status(post) for post in self._posts]
+        workers = [self._worker_status(record) for record in self._records]
         return RunStatus(os.getpid(), self._spawner.host, state, outcome.message if outcome else "", workers)
 
-    def _worker_status(self, post: Post) -> WorkerStatus:
-        entry = self._directory.last(*post.life)
+    def _worker_status(self, record: WorkerRecord) -> WorkerStatus:
+        entry = self._directory.last(*record.identity)
         return WorkerStatus(
-            *post.life,
-            pid=(entry.pid if entry else post.handle.pid) if post.handle else None,  # never that of a dead one
+            *record.identity,
+            pid=(entry.pid if entry else record.handle.pid) if record.handle else None,  # never that of a dead one
             host=entry.host if entry else self._spawner.host,
-            state=post.state,
-            since=post.since,
-            restarts=post.restarts,
+            state=record.state,
+            since=record.since,
+            restarts=record.restarts,
             progress=entry.progress if entry else 0,
             metrics=dict(entry.metrics) if entry else {},
         )
@@ -161,93 +165,93 @@ class Supervisor:
         if self._status:
             self._status.offer(self.status())
 
-    def _start(self, post: Post, now: float) -> None:
-        if post.retry_at is not None:
-            post.incarnation += 1
-            post.restarts += 1
-            self.restarts[post.group.role] += 1
-        post.begin(now)
+    def _start(self, record: WorkerRecord, now: float) -> None:
+        if record.retry_at is not None:
+            record.incarnation += 1
+            record.restarts += 1
+            self.restarts[record.group.role] += 1
+        record.begin(now)
         try:
-            post.handle = self._spawner.start(post.group, post.index, post.incarnation)
+            record.handle = self._spawner.start(record.group, record.index, record.incarnation)
         except OSError as error:
-            self._died(post, f"could not be started: {error}", now)
+            self._died(record, f"could not be started: {error}", now)
 
-    def _watch(self, post: Post, now: float) -> None:
-        assert post.handle
-        if (code := post.handle.poll()) is not None:
-            self._ended(post, code, now)
+    def _watch(self, record: WorkerRecord, now: float) -> None:
+        assert record.handle
+        if (code := record.handle.poll()) is not None:
+            self._ended(record, code, now)
             return
-        state = self._directory.state(*post.life)
-        if state == "live" and post.state == "starting":
-            entry = self._directory.last(*post.life)
+        state = self._directory.state(*record.identity)
+        if state == "live" and record.state == "starting":
+            entry = self._directory.last(*record.identity)
             if entry and (entry.ready or entry.progress):
-                post.turn("running")
-        if state == "withdrawn" and post.left_at is None:
-            post.left_at = now
-        if not self._ending and not post.verdict and (verdict := self._overdue(post, state, now)):
-            post.verdict = verdict
-            post.handle.kill()
+                record.turn("running")
+        if state == "withdrawn" and record.left_at is None:
+            record.left_at = now
+        if not self._ending and not record.verdict and (verdict := self._overdue(record, state, now)):
+            record.verdict = verdict
+            record.handle.kill()
 
-    def _overdue(self, post: Post, state: str, now: float) -> str | None:
+    def _overdue(self, record: WorkerRecord, state: str, now: float) -> str | None:
         """Why a worker that lives must be killed, if it must."""
         limits, lease_s = self._limits, self._directory.lease_s
-        if state == "unknown" and now - post.started > limits.start_s:
+        if state == "unknown" and now - record.started > limits.start_s:
             return f"did not register within {limits.start_s:g} s"
         if state == "expired" and now >= self._judge_from:
             return f"did not renew its lease for {lease_s:g} s: stopped, or hung"
-        if post.left_at is not None and now - post.left_at > limits.exit_s:
+        if record.left_at is not None and now - record.left_at > limits.exit_s:
             return f"did not exit within {limits.exit_s:g} s of its end"
         return None
 
-    def _ended(self, post: Post, code: int, now: float) -> None:
-        assert post.handle
-        cause = self._cause(post, code)
-        post.handle = None
-        self._directory.withdraw(*post.life)
-        if post in self._leads and code == FINISHED:
-            post.finished = True
-            post.turn("ended")
+    def _ended(self, record: WorkerRecord, code: int, now: float) -> None:
+        assert record.handle
+        cause = self._cause(record, code)
+        record.handle = None
+        self._directory.withdraw(*record.identity)
+        if record in self._leads and code == FINISHED:
+            record.finished = True
+            record.turn("ended")
             if all(lead.finished for lead in self._leads):
                 self._end(Outcome("done", "", 0))
         elif self._ending:
-            post.turn("ended")
-            if post in self._leads and code != STOPPED:
-                self._end(Outcome("failed", f"{post.name} failed while it stopped: {cause}", 1))
+            record.turn("ended")
+            if record in self._leads and code != STOPPED:
+                self._end(Outcome("failed", f"{record.name} failed while it stopped: {cause}", 1))
         else:
-            self._judge(post, code, cause, now)
+            self._judge(record, code, cause, now)
 
-    def _cause(self, post: Post, code: int) -> str:
-        assert post.handle
-        failure = post.handle.failure()
-        if post.verdict:
-            return post.verdict
+    def _cause(self, record: WorkerRecord, code: int) -> str:
+        assert record.handle
+        failure = record.handle.failure()
+        if record.verdict:
+            return record.verdict
         if code < 0 and failure:
             return f"{describe_exit(code)}{LAST_WORDS}\n{failure}"
         return failure or describe_exit(code)
 
-    def _judge(self, post: Post, code: int, cause: str, now: float) -> None:
+    def _judge(self, record: WorkerRecord, code: int, cause: str, now: float) -> None:
         """Whether a death is one to go on from."""
         if code == MISCONFIGURED:
             self._end(Outcome("failed", cause.removeprefix("error: "), MISCONFIGURED))
         elif code == HOPELESS:
-            self._end(Outcome("failed", f"{post.name}: {cause.removeprefix('error: ')}", 1))
+            self._end(Outcome("failed", f"{record.name}: {cause.removeprefix('error: ')}", 1))
         else:
-            self._died(post, cause, now)
+            self._died(record, cause, now)
 
-    def _died(self, post: Post, cause: str, now: float) -> None:
-        entry = self._directory.last(*post.life)
-        post.deaths = 1 if entry and entry.progress > 0 else post.deaths + 1
-        if not post.group.restart:
-            self._end(Outcome("failed", f"{post.name} died, and is not to be restarted: {cause}", 1))
-        elif post.deaths >= self._limits.deaths:
-            self._end(Outcome("failed", f"{post.name} died {post.deaths} times without progress: {cause}", 1))
+    def _died(self, record: WorkerRecord, cause: str, now: float) -> None:
+        entry = self._directory.last(*record.identity)
+        record.deaths = 1 if entry and entry.progress > 0 else record.deaths + 1
+        if not record.group.restart:
+            self._end(Outcome("failed", f"{record.name} died, and is not to be restarted: {cause}", 1))
+        elif record.deaths >= self._limits.deaths:
+            self._end(Outcome("failed", f"{record.name} died {record.deaths} times without progress: {cause}", 1))
         else:
-            delay = min(self._limits.backoff_s * 2 ** (post.deaths - 1), self._limits.backoff_max_s)
-            post.retry_at = now + delay
-            post.turn("restarting")
+            delay = min(self._limits.backoff_s * 2 ** (record.deaths - 1), self._limits.backoff_max_s)
+            record.retry_at = now + delay
+            record.turn("restarting")
             lines = cause.splitlines()
             line = lines[-1] if lines[0] == TRACEBACK else lines[0]
-            self._say(f"{post.name} died ({line.removesuffix(LAST_WORDS)}); starting it again in {delay:g} s")
+            self._say(f"{record.name} died ({line.removesuffix(LAST_WORDS)}); starting it again in {delay:g} s")
 
     def _end(self, outcome: Outcome) -> None:
         """Begin to end the run, or change how it will have ended: failed is above done, and done above stopped."""
@@ -255,10 +259,10 @@ class Supervisor:
         if self._ending is None:
             self._directory.request_stop()
             self._ending_since = self._clock()
-            for post in self._posts:
-                if not post.handle:
-                    post.retry_at = None
-                    post.turn("ended")
+            for record in self._records:
+                if not record.handle:
+                    record.retry_at = None
+                    record.turn("ended")
         if self._ending is None or order.index(outcome.status) > order.index(self._ending.status):
             self._ending = outcome
 
@@ -267,21 +271,21 @@ class Supervisor:
         limits = self._limits
         if self._leads_gone is None and not any(lead.handle for lead in self._leads):
             self._leads_gone = now
-        for post in self._posts:
-            if not post.handle:
+        for record in self._records:
+            if not record.handle:
                 continue
-            if post in self._leads:
+            if record in self._leads:
                 overdue_s = now - self._ending_since - limits.checkpoint_s
             else:
                 overdue_s = now - self._leads_gone - limits.leave_s if self._leads_gone is not None else 0.0
             if overdue_s > 2 * limits.leave_s + limits.exit_s:
-                self._end(Outcome("failed", f"{post.name} cannot be ended", 1))
-                post.handle = None
+                self._end(Outcome("failed", f"{record.name} cannot be ended", 1))
+                record.handle = None
             elif overdue_s > limits.leave_s:
-                post.verdict = post.verdict or "did not stop when it was told to, and was killed"
-                post.handle.kill()
-            elif overdue_s > 0 and not post.terminated:
-                post.terminated = True
-                post.handle.terminate()
-        if not any(post.handle for post in self._posts):
+                record.verdict = record.verdict or "did not stop when it was told to, and was killed"
+                record.handle.kill()
+            elif overdue_s > 0 and not record.terminated:
+                record.terminated = True
+                record.handle.terminate()
+        if not any(record.handle for record in self._records):
             self.outcome = self._ending

@@ -9,8 +9,8 @@ from podium.orchestrator.program import Group, Program
 from podium.orchestrator.spawner import Handle, Spawner
 from podium.orchestrator.worker import Ending, WorkerContext, supervised
 from podium.protocol.directory import Directory
-from podium.protocol.keys import RunKeys
 from podium.protocol.membership import attach, host_identity
+from podium.protocol.run_keys import RunKeys
 
 
 class ThreadHandle(Handle):
@@ -30,10 +30,10 @@ class ThreadHandle(Handle):
         def work() -> None:
             entry = load_path(group.entry, f"entry of {group.role}")
             payload = json.loads(json.dumps(dict(group.payload)))  # what it would be in a process
-            life, host = (group.role, index, incarnation), spawner.host
+            identity, host = (group.role, index, incarnation), spawner.host
             roles = spawner.program.peers(group.role)
-            with attach(spawner.directory, *life, host=host, roles=roles, stop=self._stop) as member:
-                entry(WorkerContext(*life, payload, member, self._stop, host, spawner.keys))
+            with attach(spawner.directory, *identity, host=host, roles=roles, stop=self._stop) as membership:
+                entry(WorkerContext(*identity, payload, membership, self._stop, host, spawner.keys))
 
         self._ending = supervised(work, self._stop)
 
@@ -55,7 +55,7 @@ class ThreadHandle(Handle):
 
 
 class ThreadSpawner(Spawner):
-    """Starts threads whose members talk to the directory without sockets."""
+    """Starts threads whose memberships talk to the directory without sockets."""
 
     def __init__(
         self, program: Program, directory: Directory, keys: RunKeys | None = None, host: str | None = None

@@ -1,10 +1,10 @@
 """What a worker's entry function is called with, and what becomes of how it ends.
 
 def act(context: WorkerContext) -> None:
-    context.member.announce({})
+    context.membership.announce({})
     while not context.stop.is_set():
         ...
-        context.member.progress += 1
+        context.membership.progress += 1
 """
 
 import signal
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from podium.core.errors import PodiumError, TrainingError
-from podium.protocol.keys import RunKeys
-from podium.protocol.membership import Member
+from podium.protocol.membership import Membership
+from podium.protocol.run_keys import RunKeys
 
 # Exit codes. Negative ones are signals, as in subprocess; any other is a crash.
 FINISHED = 0  # it had nothing more to do
@@ -30,13 +30,13 @@ TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """All that a worker is given. `stop` is the member's, and set by signals, too."""
+    """All that a worker is given. `stop` is the membership's, and set by signals, too."""
 
     role: str
     index: int
     incarnation: int
     payload: Mapping[str, Any]
-    member: Member
+    membership: Membership
     stop: threading.Event
     host: str
     keys: RunKeys | None = None  # with the server's secret if the role binds; None where there are no sockets

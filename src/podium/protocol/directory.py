@@ -22,7 +22,7 @@ State = Literal["unknown", "live", "expired", "withdrawn"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registration:
     """One worker, as it describes itself. `renewed` is the directory's own: when it was last heard, by its clock."""
 
     role: str
@@ -50,7 +50,7 @@ class Entry:
 class Renewal:
     """What a worker sends: itself, whom it wants to know of (None: all), which table it has, and whether it leaves."""
 
-    entry: Entry
+    entry: Registration
     roles: list[str] | None = None
     epoch: int = -1
     leaving: bool = False
@@ -63,13 +63,13 @@ class News:
     epoch: int
     stop: bool
     lease_s: float
-    table: list[Entry] | None = None
+    table: list[Registration] | None = None
     refused: str | None = None
     farewell: bool = False  # the answer to a renewal that said `leaving`
 
 
 class _Row(NamedTuple):
-    entry: Entry
+    entry: Registration
     state: State
 
 
@@ -77,7 +77,7 @@ class Directory:
     """The table. Pure data behind a lock: any thread may ask, and time is what `clock` says.
 
     directory = Directory(lease_s=5)
-    directory.renew(Entry("learner", 0, 0, host, pid, {"samples": "tcp://..."}))
+    directory.renew(Registration("learner", 0, 0, host, pid, {"samples": "tcp://..."}))
     directory.live("learner"), directory.expired()
     """
 
@@ -92,7 +92,7 @@ class Directory:
         self._stop = False
         self._watchers: list[Callable[[], None]] = []
 
-    def renew(self, entry: Entry) -> None:
+    def renew(self, entry: Registration) -> None:
         """Take or prolong a lease; the first call of an incarnation registers it.
 
         Raises RefusedError for an incarnation that has withdrawn or has been replaced by a newer one.
@@ -110,7 +110,7 @@ class Directory:
             self._rows[entry.role, entry.index] = _Row(replace(entry, renewed=self._clock()), "live")
 
     def withdraw(self, role: str, index: int, incarnation: int) -> None:
-        """This incarnation has ended: it is not found any more, and a late sign of life of it is refused."""
+        """This incarnation has ended: it is not found any more, and a late heartbeat of it is refused."""
         with self._locked():
             row = self._rows.get((role, index))
             if row and row.entry.incarnation > incarnation:
@@ -118,25 +118,25 @@ class Directory:
             if row and row.state == "live":
                 self._touch(role)
             if row is None or row.entry.incarnation < incarnation:  # it ended before it had registered
-                row = _Row(Entry(role, index, incarnation, host="", pid=0), "unknown")
+                row = _Row(Registration(role, index, incarnation, host="", pid=0), "unknown")
             self._rows[role, index] = _Row(row.entry, "withdrawn")
 
-    def live(self, role: str | None = None) -> list[Entry]:
+    def live(self, role: str | None = None) -> list[Registration]:
         """Workers whose lease runs, of one role or all, by role and index."""
         return self._select("live", role)
 
-    def expired(self) -> list[Entry]:
+    def expired(self) -> list[Registration]:
         """Workers that neither renewed their lease nor withdrew."""
         return self._select("expired")
 
     def state(self, role: str, index: int, incarnation: int) -> State:
-        """What is known of one life of a worker; "unknown" if it has never registered."""
+        """What is known of one incarnation of a worker; "unknown" if it has never registered."""
         with self._locked():
             row = self._rows.get((role, index))
         return row.state if row and row.entry.incarnation == incarnation else "unknown"
 
-    def last(self, role: str, index: int, incarnation: int) -> Entry | None:
-        """What this life of a worker said last, however long ago."""
+    def last(self, role: str, index: int, incarnation: int) -> Registration | None:
+        """What this incarnation of a worker said last, however long ago."""
         with self._lock:
             row = self._rows.get((role, index))
         return row.entry if row and row.entry.incarnation == incarnation and row.entry.pid else None
@@ -188,12 +188,12 @@ class Directory:
             if watcher in self._watchers:
                 self._watchers.remove(watcher)
 
-    def _select(self, state: State, role: str | None = None) -> list[Entry]:
+    def _select(self, state: State, role: str | None = None) -> list[Registration]:
         with self._locked():
             rows = sorted(self._rows.items())
         return [row.entry for _, row in rows if row.state == state and role in (None, row.entry.role)]
 
-    def _live(self) -> list[Entry]:
+    def _live(self) -> list[Registration]:
         return [row.entry for _, row in sorted(self._rows.items()) if row.state == "live"]
 
     def _touch(self, role: str) -> None:

@@ -1,4 +1,4 @@
-"""Ways from a member to the directory: in the same process, or over ZeroMQ."""
+"""Ways from a membership to the directory: in the same process, or over ZeroMQ."""
 
 import contextlib
 import math
@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 import msgspec
 import zmq
 
-from podium.protocol.bell import Bell
 from podium.protocol.directory import Directory, News, Renewal
-from podium.protocol.keys import RunKeys, secure_client
+from podium.protocol.run_keys import RunKeys, secure_client
+from podium.protocol.wakeup import Wakeup
 
 
-class Link(ABC):
+class DirectoryLink(ABC):
     """A way to the directory. All but `wake` is used by one thread."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Link(ABC):
         """Leave."""
 
 
-class LocalLink(Link):
+class LocalLink(DirectoryLink):
     """To a directory in the same process."""
 
     def __init__(self, directory: Directory) -> None:
@@ -59,7 +59,7 @@ class LocalLink(Link):
         self._unwatch()
 
 
-class SocketLink(Link):
+class SocketLink(DirectoryLink):
     """To a directory's server."""
 
     def __init__(self, endpoint: str, keys: RunKeys) -> None:
@@ -70,25 +70,25 @@ class SocketLink(Link):
         self._socket.immediate = 1  # without a connection nothing is queued: the server never hears what is long past
         secure_client(self._socket, keys)
         self._socket.connect(endpoint)
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._bell.fileno(), zmq.POLLIN)
+        self._poller.register(self._wakeup.fileno(), zmq.POLLIN)
 
     def send(self, renewal: Renewal) -> None:
-        with contextlib.suppress(zmq.Again):  # not connected: the silence is what the member counts
+        with contextlib.suppress(zmq.Again):  # not connected: the silence is what the membership counts
             self._socket.send(msgspec.msgpack.encode(renewal))
 
     def receive(self, timeout: float) -> News | None:
         ready = dict(self._poller.poll(math.ceil(1000 * timeout)))
-        if self._bell.fileno() in ready:
-            self._bell.hear()
+        if self._wakeup.fileno() in ready:
+            self._wakeup.clear()
         return msgspec.msgpack.decode(self._socket.recv(), type=News) if self._socket in ready else None
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._wakeup.wake()
 
     def close(self) -> None:
         self._socket.close()
         self._context.term()
-        self._bell.close()
+        self._wakeup.close()

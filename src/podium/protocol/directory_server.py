@@ -1,4 +1,4 @@
-"""The directory over ZeroMQ: answers renewals, and tells all members at once when something changes."""
+"""The directory over ZeroMQ: answers renewals, and tells all memberships at once when something changes."""
 
 import math
 import threading
@@ -9,9 +9,9 @@ from typing import NamedTuple, Self
 import msgspec
 import zmq
 
-from podium.protocol.bell import Bell
 from podium.protocol.directory import RENEWALS, Directory, Renewal
-from podium.protocol.keys import RunKeys, authenticated, secure_server
+from podium.protocol.run_keys import RunKeys, authenticated, secure_server
+from podium.protocol.wakeup import Wakeup
 
 BATCH = 1000  # renewals taken before the others are told what they changed
 
@@ -35,15 +35,15 @@ class DirectoryServer:
         self._clients: dict[bytes, _Client] = {}
         self._closing = False
         with ExitStack() as stack:
-            self._bell = Bell()
-            stack.callback(self._bell.close)
+            self._wakeup = Wakeup()
+            stack.callback(self._wakeup.close)
             context = stack.enter_context(zmq.Context())
             stack.enter_context(authenticated(context, keys))
             socket = stack.enter_context(context.socket(zmq.ROUTER))
             socket.linger = 0
             secure_server(socket, keys)
             self.endpoint = f"tcp://{host}:{socket.bind_to_random_port(f'tcp://{host}')}"
-            stack.callback(directory.watch(self._bell.ring))
+            stack.callback(directory.watch(self._wakeup.wake))
             self._thread = threading.Thread(target=self._serve, args=(socket,), name="directory", daemon=True)
             self._thread.start()
             self._resources = stack.pop_all()
@@ -51,7 +51,7 @@ class DirectoryServer:
     def close(self) -> None:
         """Twice is harmless."""
         self._closing = True
-        self._bell.ring()
+        self._wakeup.wake()
         self._thread.join()
         self._resources.close()
 
@@ -64,12 +64,12 @@ class DirectoryServer:
     def _serve(self, socket: zmq.Socket) -> None:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        poller.register(self._bell.fileno(), zmq.POLLIN)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
         told = -1
         while not self._closing:
             ready = dict(poller.poll(math.ceil(1000 * self._directory.lease_s / RENEWALS)))
-            if self._bell.fileno() in ready:
-                self._bell.hear()
+            if self._wakeup.fileno() in ready:
+                self._wakeup.clear()
             if socket in ready:
                 self._receive(socket)
             if (epoch := self._directory.epoch) != told:  # also sees leases that have run out

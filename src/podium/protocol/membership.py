@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from podium.core.errors import PodiumError
-from podium.protocol.directory import LEASE_S, RENEWALS, Directory, Entry, News, Renewal
-from podium.protocol.directory_link import Link, LocalLink, SocketLink
-from podium.protocol.keys import RunKeys
+from podium.protocol.directory import LEASE_S, RENEWALS, Directory, News, Registration, Renewal
+from podium.protocol.directory_link import DirectoryLink, LocalLink, SocketLink
+from podium.protocol.run_keys import RunKeys
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 JOIN_S = 0.05  # between two attempts to register
@@ -30,16 +30,16 @@ def host_identity() -> str:
     return "-".join(part for part in (sockets.gethostname(), boot) if part)
 
 
-class Member:
+class Membership:
     """A worker among the others.
 
-    with connect(endpoint, keys, "actor", 3, incarnation=0) as member:
-        member.announce({})                                # ready; with endpoints where there are some
-        learner = member.wait_for("learner", 1, timeout=0.5)
-        while not member.stop.is_set():
+    with connect(endpoint, keys, "actor", 3, incarnation=0) as membership:
+        membership.announce({})                                # ready; with endpoints where there are some
+        learner = membership.wait_for("learner", 1, timeout=0.5)
+        while not membership.stop.is_set():
             ...
-            member.progress += 1                           # what it renews its lease with
-            member.metrics = {"steps_per_s": 1234.0}       # replaced, never changed in place
+            membership.progress += 1                           # what it renews its lease with
+            membership.metrics = {"steps_per_s": 1234.0}       # replaced, never changed in place
 
     `stop` is set when the directory says so, when it refuses this incarnation (`refused` says why), and when it has
     been silent for two leases (`lost`). With `roles`, only workers of these can be looked up, and news of others cost
@@ -48,8 +48,8 @@ class Member:
 
     def __init__(
         self,
-        link: Link,
-        entry: Entry,
+        link: DirectoryLink,
+        entry: Registration,
         roles: Collection[str] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class Member:
         self._progress = 0
         self._metrics: dict[str, float] = {}
         self._endpoints: dict[str, str] | None = None
-        self._table: list[Entry] = []
+        self._table: list[Registration] = []
         self._epoch = -1
         self._lease_s = LEASE_S
         self._joined = self._leaving = self._urgent = False
@@ -81,7 +81,7 @@ class Member:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Figures for whoever looks at the run."""
+        """Metrics for whoever looks at the run."""
         return self._metrics
 
     @metrics.setter
@@ -103,16 +103,16 @@ class Member:
         self._urgent = True
         self._link.wake()
 
-    def entries(self, role: str) -> list[Entry]:
+    def entries(self, role: str) -> list[Registration]:
         """Live workers of a role, by index. Costs nothing; their progress is as old as the last change of the table."""
         if self._roles is not None and role not in self._roles:
             raise ValueError(f"{self._entry.role} has no edge to {role!r}, so it does not know where that is")
         return [entry for entry in self._table if entry.role == role]
 
-    def wait_for(self, role: str, count: int, timeout: float) -> list[Entry]:
+    def wait_for(self, role: str, count: int, timeout: float) -> list[Registration]:
         """At least `count` workers of a role that have announced themselves; none if time is up, or on stop."""
 
-        def ready() -> list[Entry]:
+        def ready() -> list[Registration]:
             return [entry for entry in self.entries(role) if entry.ready]
 
         self._wait(lambda: len(ready()) >= count, timeout)
@@ -207,10 +207,10 @@ def connect(
     roles: Collection[str] | None = None,
     stop: threading.Event | None = None,
     timeout: float = 30.0,
-) -> Member:
+) -> Membership:
     """Join the directory whose server is at `endpoint`."""
-    entry = Entry(role, index, incarnation, host or host_identity(), os.getpid())
-    return _joined(Member(SocketLink(endpoint, keys), entry, roles, stop), timeout)
+    entry = Registration(role, index, incarnation, host or host_identity(), os.getpid())
+    return _joined(Membership(SocketLink(endpoint, keys), entry, roles, stop), timeout)
 
 
 def attach(
@@ -223,15 +223,15 @@ def attach(
     roles: Collection[str] | None = None,
     stop: threading.Event | None = None,
     timeout: float = 30.0,
-) -> Member:
+) -> Membership:
     """Join a directory in the same process."""
-    entry = Entry(role, index, incarnation, host or host_identity(), os.getpid())
-    return _joined(Member(LocalLink(directory), entry, roles, stop), timeout)
+    entry = Registration(role, index, incarnation, host or host_identity(), os.getpid())
+    return _joined(Membership(LocalLink(directory), entry, roles, stop), timeout)
 
 
-def _joined(member: Member, timeout: float) -> Member:
+def _joined(membership: Membership, timeout: float) -> Membership:
     try:
-        return member.join(timeout)
+        return membership.join(timeout)
     except DirectoryError:
-        member.close()
+        membership.close()
         raise

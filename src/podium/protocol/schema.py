@@ -19,7 +19,7 @@ class Version(NamedTuple):
 
 
 class SenderId(NamedTuple):
-    """Who sends: `SenderId(2, 5)` is the sixth life of actor 2. A newer incarnation replaces an older one."""
+    """Who sends: `SenderId(2, 5)` is the sixth incarnation of actor 2. A newer incarnation replaces an older one."""
 
     worker: int
     incarnation: int

@@ -28,7 +28,7 @@ CONTENTS = frozenset(
         "wandb",
         "videos",
         "logs",
-        "ledger",
+        "accounting",
         "workers.json",
         "curve.png",
         LOCK,
@@ -135,9 +135,9 @@ class RunDirectory:
         return self.path / "workers.json"
 
     @property
-    def ledger(self) -> Path:
+    def accounting(self) -> Path:
         """Actors' and learner's counts of env steps, where they are processes."""
-        return self.path / "ledger"
+        return self.path / "accounting"
 
     @property
     def curve(self) -> Path:

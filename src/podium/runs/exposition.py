@@ -1,4 +1,4 @@
-"""A run's figures over HTTP, in Prometheus' text exposition format 0.0.4: `curl http://127.0.0.1:9100/metrics`."""
+"""A run's metrics over HTTP, in Prometheus' text exposition format 0.0.4: `curl http://127.0.0.1:9100/metrics`."""
 
 import re
 import threading
@@ -35,10 +35,10 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment: its own figures, and those of each worker by its name (`actor-2`)."""
+    """A run at one moment: its own metrics, and those of each worker by its name (`actor-2`)."""
 
     run: str
-    figures: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     workers: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
 
@@ -64,7 +64,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the figures are."""
+        """Where the metrics are."""
         return f"http://{HOST}:{self.port}/metrics"
 
     def __enter__(self) -> Self:
@@ -108,12 +108,12 @@ def _samples(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float]]:
 
     A worker's metrics have other names than the run's: a sum over one name counts nothing twice.
     """
-    for key, value in snapshot.figures.items():
+    for key, value in snapshot.metrics.items():
         if value is not None:
             yield _name("run", key), _labels(run=snapshot.run), key, value
-    for worker, figures in snapshot.workers.items():
+    for worker, metrics in snapshot.workers.items():
         labels = _labels(run=snapshot.run, worker=worker, role=worker.rpartition("-")[0] or worker)
-        for key, value in figures.items():
+        for key, value in metrics.items():
             if value is not None:
                 yield _name("worker", key), labels, key, value
 
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "figures are at /metrics")
+            self.send_error(404, "metrics are at /metrics")
             return
         body = render(self.snapshot()).encode()
         self.send_response(200)

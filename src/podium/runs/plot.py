@@ -1,4 +1,4 @@
-"""Learning curves as pictures. Figures only, no pyplot: nothing global, so any thread may draw."""
+"""Learning curves as pictures. Metrics only, no pyplot: nothing global, so any thread may draw."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ WINDOW = 100
 """Episodes that the reported return is the mean of."""
 
 OnReport = Callable[[dict[str, Any]], object]
-Ledger = Callable[[], Samples]
+CountSamples = Callable[[], Samples]
 """Gives what this process's actors and learner counted."""
 
 
@@ -51,9 +51,9 @@ class Counts:
 
 
 class Recorder:
-    """Takes an update's figures and keeps all books of the run.
+    """Takes an update's metrics and keeps all account of the run.
 
-    recorder.ledger = lambda: Samples(produced=actor.steps, in_flight=waiting)
+    recorder.own_samples = lambda: Samples(produced=actor.steps, in_flight=waiting)
     recorder.start(compile_s)
     while not recorder.ended:
         recorder.report(steps, metrics, episodes, staleness_mean, staleness_max)
@@ -73,8 +73,8 @@ class Recorder:
     ) -> None:
         self.counts = counts
         self.ended: Status | None = None
-        self.ledger: Ledger = Samples
-        self.tally: Ledger | None = None  # of all processes of the run, where they keep books themselves
+        self.own_samples: CountSamples = Samples
+        self.tally: CountSamples | None = None  # of all processes of the run, where they keep account themselves
         self._interrupt = interrupt
         self._experiment = experiment
         self._log = log
@@ -112,7 +112,7 @@ class Recorder:
         staleness_max: int = 0,
         workers: Mapping[str, float] | None = None,
     ) -> None:
-        """One update has been made, on so many valid steps. `workers`: figures such as `actor-2/steps_per_s`."""
+        """One update has been made, on so many valid steps. `workers`: metrics such as `actor-2/steps_per_s`."""
         counts = self.counts
         counts.updates += 1
         counts.env_steps += steps
@@ -185,10 +185,10 @@ class Recorder:
         return EpisodeReturn(float(np.mean(self._returns)), float(np.std(self._returns)), len(self._returns))
 
     def samples(self) -> Samples:
-        """The books of this run, over all its processes."""
+        """The account of this run, over all its processes."""
         if self.tally is not None:
             return self.tally()
-        counts, own = self.counts, self.ledger()
+        counts, own = self.counts, self.own_samples()
         return Samples(
             produced=self._produced_before + own.produced,
             trained=counts.env_steps,

@@ -90,7 +90,7 @@ def write_summary(directory: Path, summary: Summary) -> Path:
 
 
 def amend_summary(directory: Path, samples: Samples | None = None, **changes: Any) -> None:
-    """Put in what is known only later: a score, or, once all processes have ended, the books and the restarts."""
+    """Put in what is known only later: a score, or, once all processes have ended, the account and the restarts."""
     summary = (read_summary(directory) or {}) | changes
     if samples is not None:
         summary["samples"] = asdict(samples) | {"unexplained": samples.unexplained}

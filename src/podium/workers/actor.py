@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from podium.algorithms.algorithm import Rollouts
-from podium.ops.keys import row_keys
+from podium.ops.random_keys import row_keys
 from podium.protocol.streams import Buffer, FragmentHeader, SampleSender
-from podium.runs.books import ActorLedger
+from podium.runs.accounting import ActorAccount
+from podium.workers.action_sources import ActionSource
 from podium.workers.layout import Layouts
-from podium.workers.policies import Policy
-from podium.workers.slot import Page, Slot
-from podium.workers.turns import take_turns
+from podium.workers.slot import EnvSlot, Page
+from podium.workers.worker_loop import run_worker_loop
 
 WAIT_S = 0.1
 """How long an actor with nothing to step waits before it looks whether it should stop."""
@@ -38,36 +38,38 @@ POLICY = "main"
 class Actor:
     """Fills fragments from host environments, in a thread or in a process of its own.
 
-    actor = Actor([Slot(0, env, layouts, 0.99)], policy, sender, layouts, algorithm.rollouts, key, ledger, staleness=1)
+    slots = [EnvSlot(0, env, layouts, 0.99)]
+    actor = Actor(slots, policy, sender, layouts, algorithm.rollouts, key, account, staleness=1)
     actor.warm_up()
     actor.run(stop)
 
-    `beat` is given the metrics about once a second. `follow` is called before each fragment and whenever the actor has
+    `beat` is given the metrics about once a second. `reconnect` is called before each fragment and whenever the actor
+    has
     waited for 0.2 s: it may rebind the streams to a learner that has come back. Nothing that it was given is closed.
     """
 
     def __init__(
         self,
-        slots: Sequence[Slot],
-        policy: Policy,
+        slots: Sequence[EnvSlot],
+        policy: ActionSource,
         sender: SampleSender,
         layouts: Layouts,
         experience: Rollouts,
         key: jax.Array,
-        ledger: ActorLedger,
+        account: ActorAccount,
         staleness: int,
         beat: Callable[[dict[str, float]], None] = lambda metrics: None,
-        follow: Callable[[], None] = lambda: None,
+        reconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self._slots = list(slots)
         self._policy = policy
         self._sender = sender
         self._layouts = layouts
         self._experience = experience
-        self._ledger = ledger
+        self._account = account
         self._staleness = staleness
         self._beat = beat
-        self._follow = follow
+        self._reconnect = reconnect
         self._keys = jax.jit(lambda env_ids, step: _key_data(key, env_ids, experience.length, step))
         self._idle = list(range(len(self._slots)))
         self._asked = 0
@@ -86,10 +88,10 @@ class Actor:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or an environment or a stream fails."""
         try:
-            take_turns(self._turn, stop, lambda: self._beat(self.metrics()), self._follow)
+            run_worker_loop(self._turn, stop, lambda: self._beat(self.metrics()), self._reconnect)
         finally:
             # Counted in the arrays, so that it can disagree with what was counted step by step.
-            self._ledger.end(sum(slot.unfinished() for slot in self._slots))
+            self._account.end(sum(slot.unfinished() for slot in self._slots))
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start. Seconds waited are those in which there was nothing to step."""
@@ -124,7 +126,7 @@ class Actor:
     def _receive(self, place: int) -> None:
         slot = self._slots[place]
         self._produced += slot.receive()
-        self._ledger.produced = self._produced
+        self._account.produced = self._produced
         if slot.t == self._experience.length:
             self._commit(slot)
             self._idle.append(place)
@@ -135,14 +137,14 @@ class Actor:
         self._policy.submit(place, self._slots[place].request())
         self._asked += 1
 
-    def _commit(self, slot: Slot) -> None:
+    def _commit(self, slot: EnvSlot) -> None:
         page, slot.page = slot.page, None
         assert page is not None
         assert slot.version is not None
         self._committed += slot.steps
         header = FragmentHeader(POLICY, slot.number, self._sequence, slot.version, slot.steps, self._committed)
         self._sequence += 1
-        self._ledger.commit(header.sequence, slot.steps)
+        self._account.commit(header.sequence, slot.steps)
         if self._staleness == 0:
             slot.mark(slot.fragment + 1)
         self._sender.commit(page.buffer, header)
@@ -177,7 +179,7 @@ class Actor:
             self._idle.remove(place)
         return bool(begun)
 
-    def _is_due(self, slot: Slot) -> bool:
+    def _is_due(self, slot: EnvSlot) -> bool:
         """Whether a slot may begin its next fragment, given a buffer.
 
         Not if it is a whole fragment ahead of another: while that one fills its fragment, updates would be made of
@@ -192,7 +194,7 @@ class Actor:
     def _begin(self, place: int, buffer: Buffer) -> None:
         # Not only when there is nothing to do: a learner that was restored gives credit for what it drops, and an actor
         # that went on with its predecessor's parameters would never wait.
-        self._follow()
+        self._reconnect()
         slot = self._slots[place]
         page = self._pages.get(buffer.index)
         if page is None or page.buffer.arrays is not buffer.arrays:  # a sender that was rebound may have others

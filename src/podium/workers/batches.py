@@ -14,7 +14,7 @@ import numpy as np
 from podium.core.types import Fragment
 from podium.protocol.schema import Version
 from podium.protocol.streams import Received, SampleReceiver
-from podium.runs.books import Booking, Books
+from podium.runs.accounting import Booking, LearnerAccount
 from podium.workers.layout import Layouts, Record, rows_axis
 
 
@@ -33,7 +33,7 @@ class Batch:
 class Assembler:
     """Takes fragments of `slot` rows as they arrive, drops those that are too old, and puts the rest together.
 
-    assembler = Assembler(receiver, books, layouts, slots=4, staleness=1, first=Version(0, 0))
+    assembler = Assembler(receiver, account, layouts, slots=4, staleness=1, first=Version(0, 0))
     batch = assembler.next(timeout=0.2)        # for update 0, then for update 1, ...
 
     Fragments are copied once, into arrays that are the learner's own; a single slot's are trained on where they lie.
@@ -43,7 +43,7 @@ class Assembler:
     def __init__(
         self,
         receiver: SampleReceiver,
-        books: Books,
+        account: LearnerAccount,
         layouts: Layouts,
         slots: int,
         staleness: int,
@@ -52,7 +52,7 @@ class Assembler:
     ) -> None:
         self.receiver = receiver
         self.incarnation, self._update = first
-        self._books = books
+        self._account = account
         self._layouts = layouts
         self._slots = slots
         self._staleness = staleness
@@ -87,7 +87,7 @@ class Assembler:
         steps = int(np.count_nonzero(record.fragment.valid))
         sender, header = received.sender, received.header
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
-        if not self._books.arrive(booking):
+        if not self._account.arrive(booking):
             received.release()
             return
         place = header.slot if self._staleness == 0 else len(self._parts)
@@ -98,7 +98,7 @@ class Assembler:
         booking = booking._replace(stale=int(np.count_nonzero(old)))
         # A slot may have been taken, by an actor that was started again.
         if outlived or place in self._parts or 0 < steps == booking.stale:
-            self._books.stale([booking])
+            self._account.stale([booking])
             received.release()
             return
         if self._slots > 1:

@@ -19,7 +19,7 @@ from podium.core.specs import EnvSpec
 from podium.core.types import Tree
 from podium.envs.jax_wrappers import BatchedJaxEnv
 from podium.ops.compiling import jit_learning
-from podium.ops.keys import run_key
+from podium.ops.random_keys import run_key
 from podium.workers import rollout
 
 AXIS = "rows"
@@ -31,7 +31,7 @@ class FusedState(NamedTuple):
     """All that a checkpoint holds: with it, a run goes on bit for bit."""
 
     train: Tree
-    rows: rollout.Rows
+    rows: rollout.RolloutRows
     update: jax.Array
     store: Tree  # experience that is kept between updates; of each device its own, [devices, ...]
 
@@ -42,7 +42,7 @@ class Dispatched(NamedTuple):
     ran: jax.Array
     valid: jax.Array  # env steps of the iteration
     metrics: dict[str, jax.Array]
-    episodes: rollout.Episodes
+    episodes: rollout.EpisodeEnds
 
 
 def iterations_per_dispatch(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec) -> int:
@@ -120,7 +120,7 @@ class Fused:
         spread = {"rows": rows, "store": rows}
         return FusedState(**{name: jax.device_put(x, spread.get(name, same)) for name, x in state._asdict().items()})
 
-    def _empty_store(self, train: Tree, rows: rollout.Rows) -> Tree:
+    def _empty_store(self, train: Tree, rows: rollout.RolloutRows) -> Tree:
         """One for each device's share of the rows."""
         devices = len(self._devices)
         share = jax.tree.map(lambda x: x[: len(x) // devices], rows)
@@ -189,6 +189,6 @@ class Fused:
         after = FusedState(train, rows, state.update + 1, store)
         return after, Dispatched(jnp.ones((), bool), valid, metrics, episodes)
 
-    def _collect(self, train: Tree, rows: rollout.Rows, key: jax.Array, update: jax.Array) -> tuple:
+    def _collect(self, train: Tree, rows: rollout.RolloutRows, key: jax.Array, update: jax.Array) -> tuple:
         params, num_envs = self._algorithm.params(train), self._experiment.env.num_envs
         return rollout.collect(self._algorithm, self._env, params, rows, key, update, num_envs)

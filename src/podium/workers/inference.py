@@ -9,13 +9,13 @@ import numpy as np
 
 from podium.algorithms.algorithm import Algorithm
 from podium.protocol.streams import InferenceServer, ParameterReader, RequestBatch
+from podium.workers.action_sources import Weights, jit_act
 from podium.workers.layout import Layouts
-from podium.workers.policies import Weights, jit_act
 
 WAIT_S = 0.1
 """How long it waits for requests or parameters before it looks whether it should stop."""
 FOLLOW_S = 0.2
-"""How often `follow` is called."""
+"""How often `reconnect` is called."""
 BEAT_S = 1.0
 """How often `beat` is called."""
 
@@ -27,7 +27,7 @@ class InferenceWorker:
     worker.warm_up()
     worker.run(stop)
 
-    `beat` is given the metrics about once a second; `follow` is called every 0.2 s, and may rebind the reader to a
+    `beat` is given the metrics about once a second; `reconnect` is called every 0.2 s, and may rebind the reader to a
     learner that has come back. Nothing that it was given is closed.
     """
 
@@ -40,7 +40,7 @@ class InferenceWorker:
         max_rows: int,
         wait_s: float,
         beat: Callable[[dict[str, float]], None] = lambda metrics: None,
-        follow: Callable[[], None] = lambda: None,
+        reconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self._act = jit_act(algorithm)
         self._layouts = layouts
@@ -49,7 +49,7 @@ class InferenceWorker:
         self._max_rows = max_rows
         self._wait_s = wait_s
         self._beat = beat
-        self._follow = follow
+        self._reconnect = reconnect
         self._batches = self._rows = 0
         self._waited = 0.0
 
@@ -72,7 +72,7 @@ class InferenceWorker:
                 self._answer(batch)
             now = time.monotonic()
             if now - followed > FOLLOW_S:
-                self._follow()
+                self._reconnect()
                 followed = now
             if now - beaten > BEAT_S:
                 self._beat(self.metrics())

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Algorithm, Members
+from podium.algorithms.algorithm import Algorithm, Individuals
 from podium.core.config import Experiment
 from podium.core.specs import Array, EnvSpec
 from podium.core.types import ActInput, Fragment, Tree
 from podium.envs.wrappers import parse_wrappers
-from podium.ops.keys import run_key
+from podium.ops.random_keys import run_key
 from podium.protocol.schema import Field, Schema
-from podium.workers.member_records import record_shapes
+from podium.workers.individual_records import record_shapes
 
 
 class Episodes(NamedTuple):
@@ -36,7 +36,7 @@ class Record(NamedTuple):
     episodes: Episodes
 
 
-class Request(NamedTuple):
+class ActRequest(NamedTuple):
     """What an inference worker is sent for B rows: `core.types.ActInput` with raw keys, and the memory."""
 
     obs: Tree
@@ -47,7 +47,7 @@ class Request(NamedTuple):
     memory: Tree
 
 
-class Answer(NamedTuple):
+class ActAnswer(NamedTuple):
     """What it sends back."""
 
     action: Any
@@ -89,7 +89,7 @@ def rows_axis(field: Field) -> int:
 def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> Layouts:
     """Traces the algorithm; computes nothing."""
     params, memory, action, extras = _shapes(algorithm, spec, experiment, rows)
-    request = Request(
+    request = ActRequest(
         obs=_observation(spec.observation, ()),
         first=_like((), bool),
         mask=_like((spec.mask_size,), bool) if spec.masked else None,
@@ -97,8 +97,8 @@ def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, ro
         exploration=_like((), np.float32),
         memory=_without_rows(memory),
     )
-    answer = Answer(_without_rows(action), _without_rows(extras), _without_rows(memory))
-    if isinstance(algorithm.experience, Members):
+    answer = ActAnswer(_without_rows(action), _without_rows(extras), _without_rows(memory))
+    if isinstance(algorithm.experience, Individuals):
         slots, staleness = experiment.env.num_envs // rows, experiment.topology.staleness
         record = record_shapes(algorithm.experience, spec, slots, staleness)
     else:

@@ -18,7 +18,7 @@ from podium.core.types import Fragment, Tree
 from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, SampleReceiver
-from podium.runs.books import Books
+from podium.runs.accounting import LearnerAccount
 from podium.workers.batches import Assembler, Prefetch
 from podium.workers.layout import Layouts
 
@@ -86,7 +86,7 @@ class _FromReplay:
 class Learner:
     """Learns from whoever sends fragments.
 
-    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, books, slots, staleness)
+    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, account, slots, staleness)
     with worker:
         learned = worker.step(timeout=1.0)       # None: no batch yet
     """
@@ -101,7 +101,7 @@ class Learner:
         version: Version,
         receiver: SampleReceiver,
         publisher: ParameterPublisher,
-        books: Books,
+        account: LearnerAccount,
         slots: int,
         staleness: int,
         beat: Callable[[], None] = lambda: None,
@@ -115,11 +115,11 @@ class Learner:
         self._algorithm = algorithm
         self._layouts = layouts
         self._publisher = publisher
-        self._books = books
+        self._account = account
         make = _FromReplay if isinstance(algorithm.experience, Replay) else _FromFragments
         self._learn = make(algorithm, key, beat)
         welcome_old = not isinstance(algorithm.experience, Fragments)
-        self._assembler = Assembler(receiver, books, layouts, slots, staleness, version, welcome_old)
+        self._assembler = Assembler(receiver, account, layouts, slots, staleness, version, welcome_old)
         self._prefetch = Prefetch(self._assembler)
 
     def warm_up(self) -> None:
@@ -161,7 +161,7 @@ class Learner:
             return None
         self.state, self.store, metrics = self._learn(self.state, self.store, batch.fragment, self.version.update)
         self.version = Version(self.version.incarnation, self.version.update + 1)
-        self._books.trained(batch.bookings)
+        self._account.trained(batch.bookings)
         self.publish()
         for release in batch.releases:
             release()

@@ -1,7 +1,9 @@
-"""A population in one XLA program: for environments that are JAX functions, and algorithms whose experience is members.
+"""A population in one XLA program: for environments that are JAX functions, and algorithms whose experience is
+individuals.
 
-An iteration plays every member's episode and makes one update of what they reached; a dispatch runs several. Members
-are sharded over devices. All of a device's members step at once, and as they end, those that still play are moved
+An iteration plays every individual's episode and makes one update of what they reached; a dispatch runs several.
+Individuals
+are sharded over devices. All of a device's individuals step at once, and as they end, those that still play are moved
 together into half the rows: an early end costs nothing from the next halving on.
 """
 
@@ -14,45 +16,45 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podium.algorithms.algorithm import Algorithm, Members, Played, Seen
+from podium.algorithms.algorithm import Algorithm, Individuals, Played, Seen
 from podium.algorithms.collectives import add_up
 from podium.core.config import Experiment
 from podium.core.types import ActInput, Tree
 from podium.envs.interface import JaxEnv
 from podium.envs.jax_wrappers import clip_action, like, strong
 from podium.ops.compiling import jit_learning
-from podium.ops.keys import row_keys, run_key
 from podium.ops.noise_table import slices
+from podium.ops.random_keys import row_keys, run_key
 from podium.workers.fused import AXIS, Dispatched, Fused, FusedState, repeat
-from podium.workers.observing import Tally
-from podium.workers.rollout import Episodes
+from podium.workers.observation_moments import MomentTally
+from podium.workers.rollout import EpisodeEnds
 
 STEPS_PER_DISPATCH = 1 << 19
-"""At most: members that all play as long as they may."""
+"""At most: individuals that all play as long as they may."""
 NUMBERS_AT_ONCE = 1 << 26
-"""Parameters of all members that a device plays at the same time; of more than that, some wait for the others."""
+"""Parameters of all individuals that a device plays at the same time; of more than that, some wait for the others."""
 FEWEST_ROWS = 8
 """Fewer rows than these cost as much."""
 HALVINGS = 4
 """Each is a loop of its own to compile."""
 
 
-class Rows(NamedTuple):
-    """Members that play, [n, ...]: who they are, and where their episodes stand."""
+class PlayRows(NamedTuple):
+    """Individuals that play, [n, ...]: who they are, and where their episodes stand."""
 
-    member: jax.Array  # place among those that began together
+    individual: jax.Array  # place among those that began together
     params: Tree
     env: Tree
     obs: Tree
     memory: Tree
-    key: jax.Array  # of the member: that of a step is folded from it
+    key: jax.Array  # of the individual: that of a step is folded from it
     returns: jax.Array
     lengths: jax.Array
     over: jax.Array
 
 
 class Scores(NamedTuple):
-    """What members have reached, [n]."""
+    """What individuals have reached, [n]."""
 
     returns: jax.Array
     lengths: jax.Array
@@ -69,9 +71,11 @@ def act_each(algorithm: Algorithm, params: Tree, memory: Tree, inputs: ActInput)
     return jax.vmap(act)(params, memory, inputs)
 
 
-def iterations_per_dispatch(experiment: Experiment, members: Members) -> int:
+def iterations_per_dispatch(experiment: Experiment, individuals: Individuals) -> int:
     """From the configuration, never from timing: so two runs of one experiment dispatch alike."""
-    return experiment.topology.dispatch or max(1, STEPS_PER_DISPATCH // (members.population * members.episode_limit))
+    return experiment.topology.dispatch or max(
+        1, STEPS_PER_DISPATCH // (individuals.population * individuals.episode_limit)
+    )
 
 
 class Population:
@@ -85,9 +89,9 @@ class Population:
     rows_of = staticmethod(Fused.rows_of)
 
     def __init__(self, algorithm: Algorithm, env: JaxEnv, experiment: Experiment, devices: Sequence[Any]) -> None:
-        assert isinstance(algorithm.experience, Members)
+        assert isinstance(algorithm.experience, Individuals)
         self._algorithm = algorithm
-        self._members = algorithm.experience
+        self._individuals = algorithm.experience
         self._env = env
         self._experiment = experiment
         self._devices = devices
@@ -119,11 +123,11 @@ class Population:
 
     @cached_property
     def _table(self) -> jax.Array:
-        return jax.device_put(self._members.table.numbers, NamedSharding(self._mesh, PartitionSpec()))
+        return jax.device_put(self._individuals.table.numbers, NamedSharding(self._mesh, PartitionSpec()))
 
     def _compile(self) -> Any:
         sharded = len(self._devices) > 1
-        iterations = iterations_per_dispatch(self._experiment, self._members)
+        iterations = iterations_per_dispatch(self._experiment, self._individuals)
         axis = AXIS if sharded else None
 
         def dispatch(state: FusedState, table: jax.Array, key: jax.Array, budget: jax.Array) -> tuple:
@@ -141,7 +145,7 @@ class Population:
     def _iterate(
         self, state: FusedState, table: jax.Array, key: jax.Array, axis: str | None
     ) -> tuple[FusedState, Dispatched]:
-        """Play all members of this device, and learn from what those of all devices reached."""
+        """Play all individuals of this device, and learn from what those of all devices reached."""
         _, play_key, learn_key = (jax.random.fold_in(k, state.update) for k in jax.random.split(key, 3))
         device = 0 if axis is None else jax.lax.axis_index(axis)
         index, sign, pair = self._draw(play_key, device)
@@ -150,28 +154,28 @@ class Population:
         batch = Played(index, sign, scores.returns, scores.lengths, valid, seen, table)
         train, metrics, _ = self._algorithm.update(state.train, batch, learn_key, axis)
         steps = add_up(jnp.sum(scores.lengths), axis)
-        report = Dispatched(jnp.ones((), bool), steps, metrics, Episodes(valid, scores.returns, scores.lengths))
+        report = Dispatched(jnp.ones((), bool), steps, metrics, EpisodeEnds(valid, scores.returns, scores.lengths))
         return FusedState(train, (), state.update + 1, ()), report  # pyright: ignore[reportArgumentType]
 
     def _draw(self, key: jax.Array, device: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Index, sign and number of the pair, of each of a device's members; both of a pair are on one device."""
-        pairs = self._members.population // 2 // len(self._devices)
+        """Index, sign and number of the pair, of each of a device's individuals; both of a pair are on one device."""
+        pairs = self._individuals.population // 2 // len(self._devices)
         pair = device * pairs + jnp.arange(pairs)
-        index = jax.random.randint(key, (self._members.population // 2,), 0, self._members.last_index + 1)[pair]
+        index = jax.random.randint(key, (self._individuals.population // 2,), 0, self._individuals.last_index + 1)[pair]
         sign = jnp.repeat(jnp.array([1.0, -1.0]), pairs)
         return jnp.tile(index, 2), sign, jnp.tile(pair, 2)
 
     def _play(
         self, params: Tree, table: jax.Array, index: jax.Array, sign: jax.Array, pair: jax.Array, key: jax.Array
     ) -> tuple[Scores, Seen | None]:
-        """An episode of each member, as many at the same time as there is room for."""
-        most = max(1, NUMBERS_AT_ONCE // self._members.size)
+        """An episode of each individual, as many at the same time as there is room for."""
+        most = max(1, NUMBERS_AT_ONCE // self._individuals.size)
         rounds = next(n for n in range(1, len(index) + 1) if len(index) % n == 0 and len(index) // n <= most)
 
-        def play(members: tuple) -> tuple[Scores, Seen | None]:
-            index, sign, pair = members
-            noise = slices(table, index, self._members.size)
-            own = jax.vmap(self._members.perturb, (None, 0, 0))(params, noise, sign)
+        def play(individuals: tuple) -> tuple[Scores, Seen | None]:
+            index, sign, pair = individuals
+            noise = slices(table, index, self._individuals.size)
+            own = jax.vmap(self._individuals.perturb, (None, 0, 0))(params, noise, sign)
             return self._play_together(self._start(params, own, sign, pair, key))
 
         if rounds == 1:
@@ -179,30 +183,30 @@ class Population:
         played = jax.lax.map(play, jax.tree.map(lambda x: x.reshape(rounds, -1), (index, sign, pair)))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), played)
 
-    def _play_together(self, rows: Rows) -> tuple[Scores, Seen | None]:
-        """Step all of these members until the last episode is over."""
+    def _play_together(self, rows: PlayRows) -> tuple[Scores, Seen | None]:
+        """Step all of these individuals until the last episode is over."""
         scores, first, step = Scores(rows.returns, rows.lengths), rows.obs, jnp.int32(0)
-        tally = Tally.start(first) if self._members.observes else None
+        tally = MomentTally.start(first) if self._individuals.observes else None
         while True:
             half = len(rows.over) // 2
             last = half < FEWEST_ROWS or len(scores.returns) // half > 2**HALVINGS
             step, rows, tally = self._step_until(step, rows, tally, 0 if last else half)
             reached = Scores(rows.returns, rows.lengths)
-            scores = jax.tree.map(lambda all, some, rows=rows: all.at[rows.member].set(some), scores, reached)
+            scores = jax.tree.map(lambda all, some, rows=rows: all.at[rows.individual].set(some), scores, reached)
             if last:
                 return scores, None if tally is None else tally.seen(first)
             playing = jnp.argsort(rows.over, stable=True)[:half]
             rows = jax.tree.map(lambda x, playing=playing: x[playing], rows)
 
-    def _start(self, params: Tree, own: Tree, sign: jax.Array, pair: jax.Array, key: jax.Array) -> Rows:
-        """Members at the first observation of their episodes, which both of a pair share; what is random later is each
-        member's own."""
+    def _start(self, params: Tree, own: Tree, sign: jax.Array, pair: jax.Array, key: jax.Array) -> PlayRows:
+        """Individuals at the first observation of their episodes, which both of a pair share; what is random later is
+        each individual's own."""
         count = len(pair)
         env, obs = jax.vmap(lambda key: jax.tree.map(strong, self._env.reset(key)))(row_keys(key, pair, 0))
         one = self._algorithm.memory(params, 1)
         memory = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (count, *x.shape[1:])), one)
-        return Rows(
-            member=jnp.arange(count),
+        return PlayRows(
+            individual=jnp.arange(count),
             params=own,
             env=env,
             obs=obs,
@@ -214,10 +218,10 @@ class Population:
         )
 
     def _step_until(
-        self, step: jax.Array, rows: Rows, tally: Tally | None, most: int
-    ) -> tuple[jax.Array, Rows, Tally | None]:
+        self, step: jax.Array, rows: PlayRows, tally: MomentTally | None, most: int
+    ) -> tuple[jax.Array, PlayRows, MomentTally | None]:
         """Until no more than `most` still play."""
-        limit, params = self._members.episode_limit, rows.params
+        limit, params = self._individuals.episode_limit, rows.params
 
         def more(carry: tuple) -> jax.Array:
             return jnp.sum(~carry[1].over) > most
@@ -240,7 +244,7 @@ class Population:
         step, rows, tally = jax.lax.while_loop(more, advance, (step, rows._replace(params=()), tally))
         return step, rows._replace(params=params), tally
 
-    def _step(self, step: jax.Array, rows: Rows) -> tuple[Rows, jax.Array, jax.Array]:
+    def _step(self, step: jax.Array, rows: PlayRows) -> tuple[PlayRows, jax.Array, jax.Array]:
         """One step of every row; of those whose episode is over, nobody looks at the outcome."""
         count = len(rows.over)
         act_keys, env_keys = (

@@ -19,7 +19,7 @@ from podium.algorithms.algorithm import Replay
 from podium.core.types import Fragment
 from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceServer, Received, RequestBatch, SampleReceiver
-from podium.runs.books import Booking, Books
+from podium.runs.accounting import Booking, LearnerAccount
 from podium.workers.layout import Episodes, Layouts, Record
 from podium.workers.replay_layout import TURNS, Acted, Given, Judged, ReplayLayouts, rows_first
 
@@ -43,12 +43,12 @@ class Share:
 class ReplayWorker:
     """Takes in fragments in one thread, and gives rows in another.
 
-    worker = ReplayWorker(experience, layouts, replay_layouts, receiver, server, books, share, key, life)
+    worker = ReplayWorker(experience, layouts, replay_layouts, receiver, server, account, share, key, incarnation)
     worker.warm_up()
     worker.run(stop)
 
-    The version of a reply is (life, valid steps taken in so far). `beat` is given the metrics about once a second.
-    Nothing that it was given is closed.
+    The version of a reply is (incarnation, valid steps taken in so far). `beat` is given the metrics about once a
+    second. Nothing that it was given is closed.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class ReplayWorker:
         replay_layouts: ReplayLayouts,
         receiver: SampleReceiver,
         server: InferenceServer,
-        books: Books,
+        account: LearnerAccount,
         share: Share,
         key: jax.Array,
-        life: int,
+        incarnation: int,
         beat: Callable[[dict[str, float]], None] = lambda metrics: None,
     ) -> None:
         self._layouts, self._replay_layouts = layouts, replay_layouts
-        self._receiver, self._server, self._books = receiver, server, books
-        self._share, self._life, self._beat = share, life, beat
+        self._receiver, self._server, self._account = receiver, server, account
+        self._share, self._incarnation, self._beat = share, incarnation, beat
         self._add = jax.jit(lambda buffer, fragment: replay.add(experience, buffer, fragment), donate_argnums=0)
-        self._judge = jax.jit(lambda buffer, judged: _judge(experience, buffer, judged, life), donate_argnums=0)
+        self._judge = jax.jit(lambda buffer, judged: _judge(experience, buffer, judged, incarnation), donate_argnums=0)
         self._draw = jax.jit(lambda buffer, number: _draw(experience, buffer, share, jax.random.fold_in(key, number)))
         self._buffer = jax.jit(lambda: replay.init(experience, self._example()))()
         self._moved = threading.Condition()  # guards the buffer and the counts
@@ -150,17 +150,17 @@ class ReplayWorker:
         return self._steps >= max(1, share.starts + self._kept * share.steps)
 
     def _take(self, received: Received) -> None:
-        """Add a fragment, unless it was added by a life before this one."""
+        """Add a fragment, unless it was added by an incarnation before this one."""
         record: Record = self._layouts.record.tree(received.arrays)
         fragment = record.fragment
         sender, header = received.sender, received.header
         steps = int(np.count_nonzero(fragment.valid))
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
-        if self._books.arrive(booking):
+        if self._account.arrive(booking):
             ended, acted = _ended(record), _acted(record)
             with self._moved:
                 self._buffer = jax.block_until_ready(self._add(self._buffer, fragment))
-                self._books.trained([booking])
+                self._account.trained([booking])
                 self._fragments += 1
                 self._steps += steps
                 self._episodes.extend(ended)
@@ -179,7 +179,7 @@ class ReplayWorker:
                 if stop.is_set() or self._error is not None:
                     return
             rows, shares, index, added = jax.block_until_ready(self._draw(self._buffer, self._drawn))
-            version = Version(self._life, self._steps)
+            version = Version(self._incarnation, self._steps)
             news = self._next_episodes(batch.rows), self._next_acted(batch.rows)
             self._drawn += 1
             self._kept += 1
@@ -193,7 +193,7 @@ class ReplayWorker:
         Who asks has nothing of ours but what he judges now, and what he was given for his other requests: whatever
         was drawn beyond that will never be trained on.
         """
-        self._trained += int(judged.life[0] == self._life)
+        self._trained += int(judged.incarnation[0] == self._incarnation)
         self._kept = min(self._kept, self._trained + TURNS - 1)
 
     def _next_episodes(self, rows: int) -> Episodes:
@@ -225,7 +225,7 @@ def _acted(record: Record) -> dict[int, int]:
     return dict(zip(versions.tolist(), steps.tolist(), strict=True))
 
 
-def _draw(experience: Replay, buffer: replay.Buffer, share: Share, key: jax.Array) -> tuple:
+def _draw(experience: Replay, buffer: replay.ReplayBuffer, share: Share, key: jax.Array) -> tuple:
     """Of all updates of a request one after another: rows, P(i), places, and how many fragments had been added."""
 
     def draw(key: jax.Array) -> tuple:
@@ -237,12 +237,12 @@ def _draw(experience: Replay, buffer: replay.Buffer, share: Share, key: jax.Arra
     return rows, shares, index, jnp.full(index.shape, buffer.added)
 
 
-def _judge(experience: Replay, buffer: replay.Buffer, judged: Judged, life: int) -> replay.Buffer:
-    """New priorities of rows that this life drew, but for those whose place a newer fragment took."""
+def _judge(experience: Replay, buffer: replay.ReplayBuffer, judged: Judged, incarnation: int) -> replay.ReplayBuffer:
+    """New priorities of rows that this incarnation drew, but for those whose place a newer fragment took."""
     size = buffer.fragments.valid.shape[0]
     newer = buffer.added - judged.added
     number = judged.index // replay.rows_per_fragment(experience, buffer)
     # Counted from where the next fragment would have gone when the rows were drawn.
     overwritten = (number - judged.added) % size < newer
-    known = (judged.life == life) & ~overwritten
+    known = (judged.incarnation == incarnation) & ~overwritten
     return replay.reprioritize(experience, buffer, judged.index, judged.priority, known)

@@ -23,7 +23,7 @@ TURNS = 2
 class Judged(NamedTuple):
     """Of each row that the learner had: which shard gave it, where it lay, when it was drawn, and its new priority."""
 
-    life: Any  # int32: of the shard; -1: there was no row
+    incarnation: Any  # int32: of the shard; -1: there was no row
     index: Any  # int32
     added: Any  # int32: fragments that the shard had added by then
     priority: Any  # float32

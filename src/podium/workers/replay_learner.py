@@ -28,8 +28,8 @@ PREFETCH_S = 0.005
 
 
 def start_store(shards: int) -> Tree:
-    """What is kept of each shard between updates, and in checkpoints: its life, and the steps it had told of."""
-    return {"life": jnp.full(shards, -1, jnp.int32), "steps": jnp.zeros((shards, 2), jnp.int32)}
+    """What is kept of each shard between updates, and in checkpoints: its incarnation, and the steps it had told of."""
+    return {"incarnation": jnp.full(shards, -1, jnp.int32), "steps": jnp.zeros((shards, 2), jnp.int32)}
 
 
 @dataclass
@@ -144,18 +144,18 @@ class ReplayLearner:
 def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:
     """The store, and the valid steps that shards have taken in since they were last asked what they had.
 
-    Answers may overtake each other: a shard dies, its next life answers one request, and only then comes the turn of
-    what the dead one had answered. It tells of steps that were counted, or died with it.
+    Answers may overtake each other: a shard dies, its next incarnation answers one request, and only then comes the
+    turn of what the dead one had answered. It tells of steps that were counted, or died with it.
     """
-    lives, words = np.array(store["life"]), np.array(store["steps"])
+    incarnations, words = np.array(store["incarnation"]), np.array(store["steps"])
     grown = 0
-    for i, (life, steps) in enumerate(told):
-        before = int(words[i, 0]) * WORD + int(words[i, 1]) if lives[i] == life else 0
-        if life < lives[i] or steps < before:
+    for i, (incarnation, steps) in enumerate(told):
+        before = int(words[i, 0]) * WORD + int(words[i, 1]) if incarnations[i] == incarnation else 0
+        if incarnation < incarnations[i] or steps < before:
             continue
         grown += steps - before
-        lives[i], words[i] = life, divmod(steps, WORD)
-    return {"life": lives, "steps": words}, grown
+        incarnations[i], words[i] = incarnation, divmod(steps, WORD)
+    return {"incarnation": incarnations, "steps": words}, grown
 
 
 def _update(

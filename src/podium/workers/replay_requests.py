@@ -18,7 +18,7 @@ from podium.protocol.streams import InferenceClient
 from podium.workers.replay_layout import TURNS, Given, Judged, ReplayLayouts
 
 CALL_S = 0.2
-"""After so long without rows, `follow` is called."""
+"""After so long without rows, `reconnect` is called."""
 
 
 class Asked(NamedTuple):
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What all shards gave for one request, each with its life and the steps it had taken in by then."""
+    """What all shards gave for one request, each with its incarnation and the steps it had taken in by then."""
 
     batches: Tree  # (rows, shares), [updates, batch, ...] each, on the device
     given: list[Given]  # the same on the host, and what else came; valid until `judge`
@@ -54,7 +54,7 @@ class ReplayRequests:
         requests.prefetch(timeout=0.01)                  # the next, meanwhile
         requests.judge(taken, priorities)                # which asks for more
 
-    A shard that comes back empty makes it wait: `follow` is called meanwhile, and may rebind a client to it.
+    A shard that comes back empty makes it wait: `reconnect` is called meanwhile, and may rebind a client to it.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class ReplayRequests:
         layouts: ReplayLayouts,
         clients: Sequence[InferenceClient],
         asked: Asked,
-        follow: Callable[[], None] = lambda: None,
+        reconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self.failed = 0
-        self._layouts, self._clients, self._asked, self._follow = layouts, list(clients), asked, follow
+        self._layouts, self._clients, self._asked, self._reconnect = layouts, list(clients), asked, reconnect
         self._turns = [self._empty() for _ in range(TURNS)]
         self._number = 0  # of the request that is trained on next
         self._followed_at = time.monotonic()
@@ -92,7 +92,7 @@ class ReplayRequests:
                 return False
             self._poll(min(left, CALL_S), turn.told.index(None))
             if time.monotonic() - self._followed_at > CALL_S:
-                self._follow()
+                self._reconnect()
                 self._followed_at = time.monotonic()
         return True
 
@@ -125,15 +125,15 @@ class ReplayRequests:
         judged = np.zeros(shape, np.float32) if none else np.asarray(priorities, np.float32).reshape(shape)
         for i, (client, part, version) in enumerate(zip(self._clients, taken.given, taken.told, strict=True)):
             priority = np.ascontiguousarray(judged[:, i]).reshape(updates * rows)
-            life = np.full(updates * rows, version.incarnation, np.int32)
+            incarnation = np.full(updates * rows, version.incarnation, np.int32)
             # Copies: the arrays of a reply are the client's again once the next request is out.
-            client.submit(number, list(Judged(life, np.array(part.index), np.array(part.added), priority)))
+            client.submit(number, list(Judged(incarnation, np.array(part.index), np.array(part.added), priority)))
 
     def _poll(self, timeout: float, waiting: int = 0) -> None:
         """Take what has come; wait for the shard `waiting` only."""
         for shard, client in enumerate(self._clients):
             for number, version, arrays in client.poll(timeout if shard == waiting else 0.0):
-                if arrays is None:  # the shard has died: the next life of it is asked
+                if arrays is None:  # the shard has died: the next incarnation of it is asked
                     self.failed += 1
                     client.submit(number, self._nothing())
                 else:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from podium.algorithms.algorithm import Algorithm
 from podium.core.types import ActInput, Fragment, Tree
 from podium.envs.jax_wrappers import BatchedJaxEnv
-from podium.ops.keys import row_keys
+from podium.ops.random_keys import row_keys
 
 
-class Rows(NamedTuple):
+class RolloutRows(NamedTuple):
     """Where B environments stand between two steps."""
 
     env: Tree
@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     env_id: jax.Array  # global, so that noise does not depend on the device a row is on
 
 
-class Episodes(NamedTuple):
+class EpisodeEnds(NamedTuple):
     """Which steps ended an episode, and its return and length."""
 
     over: Any  # bool[T, B]
@@ -32,11 +32,11 @@ class Episodes(NamedTuple):
     lengths: Any
 
 
-def start(algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, key: jax.Array, num_envs: int) -> Rows:
-    """Rows at the first observation of their first episode."""
+def start(algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, key: jax.Array, num_envs: int) -> RolloutRows:
+    """RolloutRows at the first observation of their first episode."""
     env_id = jnp.arange(num_envs)
     state, step = env.reset(row_keys(key, env_id, 0))
-    return Rows(
+    return RolloutRows(
         env=state,
         obs=step.obs,
         mask=step.mask,
@@ -52,11 +52,11 @@ def collect(
     algorithm: Algorithm,
     env: BatchedJaxEnv,
     params: Tree,
-    rows: Rows,
+    rows: RolloutRows,
     key: jax.Array,
     update: jax.Array,
     num_envs: int,
-) -> tuple[Rows, Fragment, Episodes]:
+) -> tuple[RolloutRows, Fragment, EpisodeEnds]:
     """T steps of every row, of `num_envs` in the run, with one version of the parameters."""
     experience = algorithm.rollouts
     length, discount = experience.length, experience.discount
@@ -67,13 +67,13 @@ def collect(
     env_keys = jax.vmap(lambda step: row_keys(env_key, rows.env_id, step))(steps)
     exploration = experience.exploration(rows.env_id, num_envs)
 
-    def advance(rows: Rows, keys: tuple[jax.Array, jax.Array]) -> tuple[Rows, tuple]:
+    def advance(rows: RolloutRows, keys: tuple[jax.Array, jax.Array]) -> tuple[RolloutRows, tuple]:
         act_key, env_key = keys
         inputs = ActInput(rows.obs, rows.first, rows.mask, act_key, exploration)
         action, extras, memory = algorithm.act(params, rows.memory, inputs, False)
         state, step = env.step(rows.env, action, env_key)
         discounted = step.reward + discount * jnp.where(rows.first, 0.0, rows.discounted)
-        after = Rows(
+        after = RolloutRows(
             env=state,
             obs=step.obs,
             mask=step.mask,
@@ -85,7 +85,7 @@ def collect(
         )
         seen = (rows.obs, rows.first, rows.mask, action, extras, step.reward, discounted)
         ended = (step.terminated, step.truncated, ~rows.over)
-        return after, (seen, ended, Episodes(step.episode_over, step.episode_return, step.episode_length))
+        return after, (seen, ended, EpisodeEnds(step.episode_over, step.episode_return, step.episode_length))
 
     after, (seen, ended, episodes) = jax.lax.scan(advance, rows, (act_keys, env_keys))
     obs, first, mask, action, extras, reward, discounted = seen

@@ -10,12 +10,12 @@ from podium.core.types import Fragment, Tree
 from podium.envs.interface import HostEnv, TimeStep
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer
-from podium.workers.layout import Episodes, Layouts, Request
-from podium.workers.places import Places
-from podium.workers.policies import Choice
+from podium.workers.action_sources import Choice
+from podium.workers.env_snapshots import EnvSnapshots
+from podium.workers.layout import ActRequest, Episodes, Layouts
 
 
-class Place(NamedTuple):
+class EnvSnapshot(NamedTuple):
     """Where a slot is between two fragments: with it, the next one is collected bit for bit as it would have been."""
 
     env: Tree
@@ -38,10 +38,10 @@ class Page:
         self.memory: list[np.ndarray] = jax.tree.leaves(self.fragment.memory)
 
 
-class Slot:
+class EnvSlot:
     """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
 
-    slot = Slot(number=3, env=env, layouts=layouts, discount=0.99, fragment=0)     # of its first fragment
+    slot = EnvSlot(number=3, env=env, layouts=layouts, discount=0.99, fragment=0)     # of its first fragment
     slot.begin(page, fragment=0, keys=keys)
     for _ in range(T):
         slot.send(policy(slot.request()))                                          # returns at once, where they can
@@ -78,7 +78,7 @@ class Slot:
         self._first = np.ones(rows, bool)  # rows whose next step is one
         self._over = np.zeros(rows, bool)
         self._now: TimeStep = env.reset()
-        self.places = Places(fragment, self._place())
+        self.snapshots = EnvSnapshots(fragment, self._snapshot())
 
     @property
     def rows(self) -> int:
@@ -95,10 +95,10 @@ class Slot:
         page.episodes.returns[...] = 0
         page.episodes.lengths[...] = 0
 
-    def request(self) -> Request:
+    def request(self) -> ActRequest:
         """What a policy must know to choose the next actions."""
         now = self._now
-        return Request(now.obs, self._first, now.mask, self._keys[self.t], self._exploration, self.memory)
+        return ActRequest(now.obs, self._first, now.mask, self._keys[self.t], self._exploration, self.memory)
 
     def send(self, choice: Choice) -> None:
         """Hand the actions to the environments; while they step, write down what led to them."""
@@ -144,20 +144,20 @@ class Slot:
 
     def mark(self, updates: int) -> None:
         """Between two fragments: keep where the slot is, for a checkpoint after so many updates."""
-        self.places.add(updates, self._place())
+        self.snapshots.add(updates, self._snapshot())
 
-    def load(self, updates: int, place: Place) -> None:
+    def load(self, updates: int, snapshot: EnvSnapshot) -> None:
         """Go on from there."""
-        self._now = self.env.load(place.env)
-        self.memory, self._first, self._over = place.memory, place.first, place.over
-        self._discounted[...] = place.discounted
-        self.places = Places(updates, place)
+        self._now = self.env.load(snapshot.env)
+        self.memory, self._first, self._over = snapshot.memory, snapshot.first, snapshot.over
+        self._discounted[...] = snapshot.discounted
+        self.snapshots = EnvSnapshots(updates, snapshot)
 
-    def _place(self) -> Place | None:
+    def _snapshot(self) -> EnvSnapshot | None:
         if (env := self.env.save()) is None:
             return None
         memory = jax.tree.map(np.array, self.memory)
-        return Place(env, memory, self._discounted.copy(), self._first.copy(), self._over.copy())
+        return EnvSnapshot(env, memory, self._discounted.copy(), self._first.copy(), self._over.copy())
 
     def _open(self) -> Page:
         assert self.page is not None, "begin comes first"

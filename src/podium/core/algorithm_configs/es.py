@@ -16,19 +16,19 @@ class ESConfig(AlgorithmConfig):
     learning_rate: float = 1e-2
     """Step size of Adam."""
     population: int = 256
-    """Members of each update: half of them, and their mirror images."""
+    """Individuals of each update: half of them, and their mirror images."""
     sigma: float = 0.02
-    """Standard deviation of the members' parameters around the mean."""
+    """Standard deviation of the individuals' parameters around the mean."""
     weight_decay: float = 0.005
     """Part of the parameters taken off at each update, for each unit of learning rate."""
     action_noise: float = 0.01
     """Standard deviation of the Gaussian added to continuous actions."""
     episode_limit: int = 1_000
-    """Steps at most of a member's episode."""
+    """Steps at most of an individual's episode."""
     normalize_observations: bool = False
     """By the actors' own statistics."""
     noise_table: int = 25_000_000
-    """Random numbers that members' noise is an index into: made of the seed, one table on each host."""
+    """Random numbers that individuals' noise is an index into: made of the seed, one table on each host."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ from podium.protocol.streams import (
 NOBODY = Version(-1, -1)  # the version of a request that failed
 
 
-class Slot:
+class PendingSlot:
     """A slot's request and its reply. `asked` is the number of the current request, 0 if there is none."""
 
     def __init__(self, request: Schema, reply: Schema, rows: int) -> None:
@@ -37,10 +37,10 @@ class Slot:
         self.version = NOBODY
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Whose request begins at row `start` of a batch."""
 
-    slot: Slot
+    slot: PendingSlot
     number: int
     start: int
 
@@ -55,14 +55,14 @@ class MemoryInferenceServer(InferenceServer):
         self.counters = Counters()
         self.schemas = request, reply
         self.condition = threading.Condition()
-        self.clients: dict[SenderId, list[Slot]] = {}
+        self.clients: dict[SenderId, list[PendingSlot]] = {}
         self._batches = BatchPool(request)
         self._servers = servers
-        self._last: Slot | None = None  # the first that did not fit into the last batch
+        self._last: PendingSlot | None = None  # the first that did not fit into the last batch
         servers[endpoint] = self
 
-    def join(self, client: SenderId, slots: list[Slot]) -> None:
-        """Serve a client; a newer life takes the place of an older one."""
+    def join(self, client: SenderId, slots: list[PendingSlot]) -> None:
+        """Serve a client; a newer incarnation takes the place of an older one."""
         with self.condition:
             for other in list(self.clients):
                 if other.worker == client.worker:
@@ -84,7 +84,7 @@ class MemoryInferenceServer(InferenceServer):
             # Requests may have been given up while we waited for more, but only by their clients: they then fail.
             return self._merge(self._pending() or [], max_rows)
 
-    def _pending(self) -> list[Slot] | None:
+    def _pending(self) -> list[PendingSlot] | None:
         """Slots with a request that was not taken yet."""
         slots = [slot for own in self.clients.values() for slot in own if slot.asked > slot.taken]
         if self._last in slots:
@@ -97,15 +97,15 @@ class MemoryInferenceServer(InferenceServer):
         slots = self._pending() or []
         return len(slots) == sum(map(len, self.clients.values())) or sum(slot.rows for slot in slots) >= max_rows
 
-    def _merge(self, slots: list[Slot], max_rows: int) -> PooledBatch | None:
+    def _merge(self, slots: list[PendingSlot], max_rows: int) -> PooledBatch | None:
         """Copy requests into one batch, up to the first that does not fit; that one is the next batch's first."""
-        parts: list[Part] = []
+        parts: list[BatchPart] = []
         rows = 0
         for slot in slots:
             if parts and rows + slot.rows > max_rows:
                 self._last = slot
                 break
-            parts.append(Part(slot, slot.asked, rows))
+            parts.append(BatchPart(slot, slot.asked, rows))
             slot.taken = slot.asked
             rows += slot.rows
         if not parts:
@@ -168,7 +168,7 @@ class MemoryInferenceClient(InferenceClient):
         for theirs, mine in zip(server.schemas, self._schemas, strict=True):
             if difference := theirs.difference(mine):
                 raise RefusedError(f"the inference server takes another schema: {difference}")
-        self._slots = [Slot(*self._schemas, rows) for rows in self._rows]
+        self._slots = [PendingSlot(*self._schemas, rows) for rows in self._rows]
         server.join(self._client, self._slots)
         self._server = server
 

@@ -10,7 +10,7 @@ from podium.protocol.schema import Schema, Version, check_arrays
 from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader, RefusedError, StreamError
 
 
-class Policy:
+class PublishedParameters:
     """What readers see of a publisher: `latest` is replaced as a whole, so it is never seen in half."""
 
     def __init__(self, name: str, schema: Schema) -> None:
@@ -23,11 +23,11 @@ class Policy:
 class MemoryParameterPublisher(ParameterPublisher):
     """The learner's end."""
 
-    def __init__(self, policies: dict[str, Policy], endpoint: str, name: str, schema: Schema) -> None:
+    def __init__(self, policies: dict[str, PublishedParameters], endpoint: str, name: str, schema: Schema) -> None:
         self.endpoint = endpoint
         self.counters = Counters()
         self._policies = policies
-        self._policy = policies[endpoint] = Policy(name, schema)
+        self._policy = policies[endpoint] = PublishedParameters(name, schema)
 
     def publish(self, version: Version, arrays: Sequence[np.ndarray]) -> None:
         """Copy, then show. Raises ValueError unless the version is newer."""
@@ -52,7 +52,7 @@ class MemoryParameterPublisher(ParameterPublisher):
 class MemoryParameterReader(ParameterReader):
     """Anybody's end; the arrays cannot be written to, since others read them, too."""
 
-    def __init__(self, policies: dict[str, Policy], endpoint: str, schema: Schema) -> None:
+    def __init__(self, policies: dict[str, PublishedParameters], endpoint: str, schema: Schema) -> None:
         self.counters = Counters()
         self._policies = policies
         self._schema = schema

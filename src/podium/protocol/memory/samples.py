@@ -21,7 +21,7 @@ from podium.protocol.streams import (
 )
 
 
-class Entry(NamedTuple):
+class QueuedFragment(NamedTuple):
     """A committed fragment; `position` is its place in the order of commits."""
 
     position: int
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     header: FragmentHeader
 
 
-class Ring:
+class BufferRing:
     """One sender's buffers: each is free, out at the sender, queued, or held by the receiver."""
 
     def __init__(self, schema: Schema, sender: SenderId, credits: int) -> None:
@@ -38,8 +38,8 @@ class Ring:
         self.arrays: list[list[np.ndarray]] = [schema.allocate() for _ in range(credits)]
         self.free = deque(range(credits))
         self.out: set[int] = set()
-        self.queue: deque[Entry] = deque()
-        self.held: dict[int, Entry] = {}
+        self.queue: deque[QueuedFragment] = deque()
+        self.held: dict[int, QueuedFragment] = {}
         self.committed = 0
         self.refused: str | None = None
         self.leaving = False
@@ -50,13 +50,13 @@ class Meeting:
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
-        self.rings: dict[SenderId, Ring] = {}
+        self.rings: dict[SenderId, BufferRing] = {}
         self.newest: dict[int, int] = {}  # incarnation of each worker
         self.receiver: MemorySampleReceiver | None = None
         self.schema: Schema | None = None
 
-    def join(self, ring: Ring) -> None:
-        """Let a sender in; older lives of its worker are told to stop."""
+    def join(self, ring: BufferRing) -> None:
+        """Let a sender in; older incarnations of its worker are told to stop."""
         worker, incarnation = ring.sender
         if self.schema is not None and (difference := self.schema.difference(ring.schema)):
             raise RefusedError(f"the receiver takes another schema: {difference}")
@@ -70,7 +70,7 @@ class Meeting:
                 self.refuse(other, f"{other.sender} was replaced by incarnation {incarnation}")
         self.rings[ring.sender] = ring
 
-    def refuse(self, ring: Ring, why: str) -> None:
+    def refuse(self, ring: BufferRing, why: str) -> None:
         """No more of this sender; what it has committed is still received."""
         if ring.refused is None:
             ring.refused = why
@@ -78,7 +78,7 @@ class Meeting:
                 self.receiver.counters.refused += 1
         self.leave(ring)
 
-    def leave(self, ring: Ring) -> None:
+    def leave(self, ring: BufferRing) -> None:
         """Forget a ring once it is empty."""
         ring.leaving = True
         if not ring.queue and not ring.held:
@@ -92,7 +92,7 @@ class MemorySampleSender(SampleSender):
     def __init__(self, meeting: Meeting, schema: Schema, sender: SenderId, credits: int) -> None:
         self.counters = Counters()
         self._meeting = meeting
-        self._ring = Ring(schema, sender, credits)
+        self._ring = BufferRing(schema, sender, credits)
         self._closed = False
         with meeting.condition:
             try:
@@ -127,7 +127,7 @@ class MemorySampleSender(SampleSender):
             if ring.refused is not None:
                 raise RefusedError(ring.refused)
             ring.out.discard(buffer.index)
-            ring.queue.append(Entry(ring.committed, buffer.index, header))
+            ring.queue.append(QueuedFragment(ring.committed, buffer.index, header))
             ring.committed += 1
             self.counters.sent += 1
             self._meeting.condition.notify_all()
@@ -178,7 +178,7 @@ class MemorySampleReceiver(SampleReceiver):
                 return Received(sender, entry.header, ring.arrays[entry.buffer], release)
         return None
 
-    def _release(self, ring: Ring, entry: Entry) -> None:
+    def _release(self, ring: BufferRing, entry: QueuedFragment) -> None:
         """Give the buffer back, unless we have left: then whoever comes next receives it again."""
         with self._meeting.condition:
             if self._meeting.receiver is self and ring.held.pop(entry.position, None) is not None:

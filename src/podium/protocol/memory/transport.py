@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from podium.protocol.memory.inference import MemoryInferenceClient, MemoryInferenceServer
-from podium.protocol.memory.parameters import MemoryParameterPublisher, MemoryParameterReader, Policy
+from podium.protocol.memory.parameters import MemoryParameterPublisher, MemoryParameterReader, PublishedParameters
 from podium.protocol.memory.samples import Meeting, MemorySampleReceiver, MemorySampleSender
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import StreamError, Transport
@@ -26,7 +26,7 @@ class MemoryTransport(Transport):
 
     def __init__(self) -> None:
         self._meeting = Meeting()
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, PublishedParameters] = {}
         self._servers: dict[str, MemoryInferenceServer] = {}
         self._numbers = count()
 

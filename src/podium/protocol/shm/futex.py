@@ -1,10 +1,10 @@
 """Waiting for a word of shared memory to change, by Linux's futex, and the order in which memory is seen.
 
-bell = Bell(segment, offset)
-bell.wait(look, timeout=0.2)      # one process: returns what `look` finds
-bell.ring()                       # another one, after it has changed what `look` looks at
+wakeup = FutexWakeup(segment, offset)
+wakeup.wait(look, timeout=0.2)      # one process: returns what `look` finds
+wakeup.wake()                       # another one, after it has changed what `look` looks at
 
-There is no lock that a killed process could keep. A bell is one word: a waiter writes 1, looks once more, and sleeps
+There is no lock that a killed process could keep. A wakeup is one word: a waiter writes 1, looks once more, and sleeps
 while it is 1; a ringer changes what is looked at, and if the word is 1 writes 0 and wakes. Each side writes before it
 reads, with a fence between, so that at least one of the two sees the other.
 """
@@ -74,7 +74,7 @@ def in_order() -> None:
 fence, order = (fence_x86, in_order) if MACHINE == "x86_64" else (fence_elsewhere, fence_elsewhere)
 
 
-class Bell:
+class FutexWakeup:
     """One word that somebody may sleep on. With `shared`, several may sleep at once, and all are woken."""
 
     def __init__(self, memory: mmap.mmap, offset: int, shared: bool = False) -> None:
@@ -83,7 +83,7 @@ class Bell:
         self._word = memoryview(memory)[offset : offset + 4].cast("I")
         self._shared = shared
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake who waits, after a change; costs no system call if nobody does."""
         fence()
         word = self._word

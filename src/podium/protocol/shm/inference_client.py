@@ -8,9 +8,9 @@ import numpy as np
 
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, SenderId, Version, check_arrays
-from podium.protocol.shm.areas import ClientArea, ClientText, ServerText, area_bytes, area_clients, area_path
-from podium.protocol.shm.door import Door, path_of
 from podium.protocol.shm.futex import order
+from podium.protocol.shm.rendezvous import Rendezvous, path_of
+from podium.protocol.shm.request_slots import ClientSlots, ClientText, ServerText, area_bytes, area_clients, area_path
 from podium.protocol.shm.segment import attach, create, schema_of, schema_text
 from podium.protocol.streams import Counters, InferenceClient, RefusedError, Reply, StreamError
 
@@ -29,7 +29,7 @@ class ShmInferenceClient(InferenceClient):
         self._rows = tuple(rows)
         self._limit = limit
         self._deadlines: dict[int, float] = {}  # of the slots whose request is out
-        self._area: ClientArea | None = None
+        self._area: ClientSlots | None = None
         self._requests = [batched(request, n) for n in self._rows]
         self._join(path_of(endpoint))
 
@@ -43,20 +43,20 @@ class ShmInferenceClient(InferenceClient):
         for theirs, mine in ((text.request, request), (text.reply, reply)):
             if difference := schema_of(theirs).difference(mine):
                 raise RefusedError(f"the inference server takes another schema: {difference}")
-        lives = [other for other in area_clients(server) if other.worker == self._client.worker]
-        if lives and lives[-1].incarnation > self._client.incarnation:
-            raise RefusedError(f"{self._client} was replaced by {lives[-1]}")
+        incarnations = [other for other in area_clients(server) if other.worker == self._client.worker]
+        if incarnations and incarnations[-1].incarnation > self._client.incarnation:
+            raise RefusedError(f"{self._client} was replaced by {incarnations[-1]}")
         about = ClientText(*self._client, self._rows, schema_text(request), schema_text(reply))
         try:
             path = area_path(server, self._client)
-            self._area = ClientArea(create(path, about, area_bytes(request, reply, self._rows)))
+            self._area = ClientSlots(create(path, about, area_bytes(request, reply, self._rows)))
         except FileExistsError:
             raise RefusedError(f"{self._client} is a client of this server already") from None
         self._server = server
-        self._door = Door(server.with_name(f"{server.name}.door"))
-        self._door.announce()
+        self._rendezvous = Rendezvous(server.with_name(f"{server.name}.rendezvous"))
+        self._rendezvous.announce()
 
-    def _connected(self) -> ClientArea:
+    def _connected(self) -> ClientSlots:
         if self._area is None:
             raise StreamError(f"{self._client} has left its inference server")
         return self._area
@@ -74,7 +74,7 @@ class ShmInferenceClient(InferenceClient):
         order()
         asked[0] = number + 1
         self._deadlines[slot] = time.monotonic() + self._limit
-        self._door.bell.ring()
+        self._rendezvous.wakeup.wake()
         self.counters.sent += 1
 
     def poll(self, timeout: float) -> list[Reply]:
@@ -83,7 +83,7 @@ class ShmInferenceClient(InferenceClient):
             timeout = 0.0
         elif timeout > 0:
             timeout = max(0.0, min(timeout, min(self._deadlines.values()) - time.monotonic()))
-        replies = self._connected().bell.wait(self._replies, timeout) or []
+        replies = self._connected().wakeup.wait(self._replies, timeout) or []
         if self._deadlines:
             now = time.monotonic()
             replies += [self._fail(slot) for slot, end in list(self._deadlines.items()) if end <= now]
@@ -124,7 +124,7 @@ class ShmInferenceClient(InferenceClient):
             self._area.closed[0] = 1
             self._area.segment.unlink()
             self._area = None
-            self._door.announce()
+            self._rendezvous.announce()
 
     def close(self) -> None:
         """Take our area away."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from podium.protocol.batches import BatchPool, PooledBatch, check_outputs
 from podium.protocol.schema import Schema, SenderId, Version
-from podium.protocol.shm.areas import ClientArea, ServerText, Slot, area_clients, area_path
-from podium.protocol.shm.door import Door, endpoint_of
 from podium.protocol.shm.futex import order
-from podium.protocol.shm.segment import MalformedError, attach, create, schema_text
+from podium.protocol.shm.rendezvous import Rendezvous, endpoint_of
+from podium.protocol.shm.request_slots import ClientSlots, RequestSlot, ServerText, area_clients, area_path
+from podium.protocol.shm.segment import MalformedSegmentError, attach, create, schema_text
 from podium.protocol.streams import Counters, InferenceServer, RefusedError, RequestBatch
 
 
@@ -23,13 +23,13 @@ class Watch:
 
     __slots__ = ("area", "handled", "slot")
 
-    def __init__(self, area: ClientArea, slot: Slot) -> None:
+    def __init__(self, area: ClientSlots, slot: RequestSlot) -> None:
         self.area = area
         self.slot = slot
         self.handled = slot.answered[0]  # what a server before us took and did not answer is taken again
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Whose request begins at row `start` of a batch."""
 
     watch: Watch
@@ -54,8 +54,8 @@ class ShmInferenceServer(InferenceServer):
             if attach(self._path).describe(ServerText) != text:
                 raise RefusedError(f"{self._path.name} was a server of another schema") from None
         self.endpoint = endpoint_of(self._path)
-        self._door = Door(self._path.with_name(f"{self._path.name}.door"))
-        self._areas: dict[SenderId, ClientArea] = {}
+        self._rendezvous = Rendezvous(self._path.with_name(f"{self._path.name}.rendezvous"))
+        self._areas: dict[SenderId, ClientSlots] = {}
         self._unreadable: set[SenderId] = set()
         self._watched: list[Watch] = []
         self._batches = BatchPool(request)
@@ -64,10 +64,10 @@ class ShmInferenceServer(InferenceServer):
     def gather(self, max_rows: int, wait: float, timeout: float) -> RequestBatch | None:
         """Wait for the first request, then for more; copy each once, straight into the batch."""
         end = time.monotonic() + timeout
-        bell = self._door.bell
-        while (found := bell.wait(self._pending, max(0.0, end - time.monotonic()))) is not None:
+        wakeup = self._rendezvous.wakeup
+        while (found := wakeup.wait(self._pending, max(0.0, end - time.monotonic()))) is not None:
             if wait > 0 and not self._is_enough(found, max_rows):
-                found = bell.wait(lambda: self._enough(max_rows), wait) or self._pending() or []
+                found = wakeup.wait(lambda: self._enough(max_rows), wait) or self._pending() or []
             if (batch := self._merge(found, max_rows)) is not None:
                 self.counters.received += len(batch.parts)
                 return batch
@@ -75,7 +75,7 @@ class ShmInferenceServer(InferenceServer):
 
     def _pending(self) -> list[Watch] | None:
         """The slots with a request that was not taken yet."""
-        if self._door.joins[0] != self._joins:
+        if self._rendezvous.joins[0] != self._joins:
             self._scan()
         return [
             watch for watch in self._watched if (number := watch.slot.asked[0]) != watch.handled and not number & 1
@@ -100,7 +100,7 @@ class ShmInferenceServer(InferenceServer):
             chosen.append(watch)
             rows += watch.slot.rows
         block = self._batches.take(max(1, rows))
-        parts: list[Part] = []
+        parts: list[BatchPart] = []
         start = 0
         for watch in chosen:
             number, end = watch.slot.asked[0], start + watch.slot.rows
@@ -111,7 +111,7 @@ class ShmInferenceServer(InferenceServer):
             if number & 1 or watch.slot.asked[0] != number:
                 continue  # asked anew, or gave up, while we copied: the next part lies over it
             watch.handled = number
-            parts.append(Part(watch, number, start))
+            parts.append(BatchPart(watch, number, start))
             start = end
         if not parts:
             self._batches.give(block)
@@ -122,7 +122,7 @@ class ShmInferenceServer(InferenceServer):
         """Copy each part's rows to its slot, then wake each client once."""
         arrays = [np.asarray(array) for array in arrays]
         check_outputs(self._reply, batch.rows, arrays)
-        touched: dict[int, ClientArea] = {}
+        touched: dict[int, ClientSlots] = {}
         for watch, number, start in batch.parts:
             rows, asked, answered, _, targets = watch.slot
             if asked[0] != number or answered[0] == number:
@@ -135,12 +135,12 @@ class ShmInferenceServer(InferenceServer):
             touched[id(watch.area)] = watch.area
             self.counters.sent += 1
         for area in touched.values():
-            area.bell.ring()
+            area.wakeup.wake()
         self._batches.give_back(batch)
 
     def _scan(self) -> None:
-        """Look who has come and who has left; of a worker, only its newest life is served."""
-        self._joins = self._door.joins[0]
+        """Look who has come and who has left; of a worker, only its newest incarnation is served."""
+        self._joins = self._rendezvous.joins[0]
         order()
         found = area_clients(self._path)
         newest = {client.worker: client for client in sorted([*self._areas, *found])}
@@ -157,10 +157,10 @@ class ShmInferenceServer(InferenceServer):
 
     def _welcome(self, client: SenderId) -> None:
         try:
-            area = ClientArea(attach(area_path(self._path, client)))
+            area = ClientSlots(attach(area_path(self._path, client)))
         except FileNotFoundError:
             return
-        except MalformedError:
+        except MalformedSegmentError:
             self._unreadable.add(client)
             self.counters.malformed += 1
             return
@@ -172,10 +172,10 @@ class ShmInferenceServer(InferenceServer):
         self._watched += [Watch(area, slot) for slot in area.slots]
 
     def close(self) -> None:
-        """Leave. A server with a name leaves its door and its clients' areas for the next one."""
+        """Leave. A server with a name leaves its rendezvous and its clients' areas for the next one."""
         self._areas, self._watched = {}, []
         if not self._named:
             for client in area_clients(self._path):
                 area_path(self._path, client).unlink(missing_ok=True)
-            self._path.with_name(f"{self._path.name}.door").unlink(missing_ok=True)
+            self._path.with_name(f"{self._path.name}.rendezvous").unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Parameters in shared memory: one copy for a host, in several buffers, so that a reader waits for no writer.
 
  latest     count of the versions published; the newest lies in buffer `latest` % BUFFERS; written last
- bell       readers sleep here for the next version
+ wakeup       readers sleep here for the next version
  marks      of each buffer: 2 n when it holds the n-th version, 2 n - 1 while that is written; then its version
  blocks     of each buffer: the arrays
 
@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 
 from podium.protocol.schema import ALIGNMENT, Schema, Version, check_arrays
-from podium.protocol.shm.door import endpoint_of, path_of
-from podium.protocol.shm.futex import Bell, order
+from podium.protocol.shm.futex import FutexWakeup, order
+from podium.protocol.shm.rendezvous import endpoint_of, path_of
 from podium.protocol.shm.segment import LINE, FieldText, Segment, attach, create, schema_of, schema_text
 from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader, RefusedError, StreamError
 
 BUFFERS = 4
 ATTEMPTS = 100  # of a reader that is disturbed each time; then it has found nothing for now
-LATEST, BELL, MARKS = 0, LINE, 2 * LINE
+LATEST, WAKEUP, MARKS = 0, LINE, 2 * LINE
 BLOCKS = MARKS + LINE * BUFFERS
 
 
@@ -43,7 +43,7 @@ class PolicyArea:
         segment.check_size(BLOCKS + BUFFERS * schema.nbytes)
         self.segment = segment
         self.latest = segment.words(LATEST, 1)
-        self.bell = Bell(segment.memory, segment.start + BELL, shared=True)
+        self.wakeup = FutexWakeup(segment.memory, segment.start + WAKEUP, shared=True)
         self.marks = [segment.words(MARKS + LINE * buffer, 3) for buffer in range(BUFFERS)]
         starts = [segment.start + BLOCKS + schema.nbytes * buffer for buffer in range(BUFFERS)]
         self.blocks = [np.frombuffer(segment.memory, np.uint8, schema.nbytes, start) for start in starts]
@@ -83,7 +83,7 @@ class ShmParameterPublisher(ParameterPublisher):
         marks[0] = 2 * count
         order()
         area.latest[0] = count
-        area.bell.ring()
+        area.wakeup.wake()
         self._newest = version
         self.counters.sent += 1
 
@@ -119,7 +119,7 @@ class ShmParameterReader(ParameterReader):
         """The newest version, copied in one piece."""
         if timeout <= 0.0:
             return None if self._latest[0] == self._seen else self._copy_newest()
-        return self._area.bell.wait(self._look, timeout)
+        return self._area.wakeup.wait(self._look, timeout)
 
     def _look(self) -> tuple[Version, list[np.ndarray]] | None:
         return None if self._latest[0] == self._seen else self._copy_newest()

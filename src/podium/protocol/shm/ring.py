@@ -3,7 +3,7 @@
  tail       sender     how many were committed: written last, so what it counts is whole
  closed     sender     it has left
  refused    receiver   why it may not send any more (or a newer sender of the same worker)
- bell       sender     sleeps here for a free buffer
+ wakeup       sender     sleeps here for a free buffer
  states     both       of each buffer: 0 free, else 1 + its place in the order of commits; the receiver writes the 0
  queue      sender     which buffer was committed at place p: entry p % credits, read before that many more can follow
  headers, arrays       of each buffer
@@ -18,12 +18,12 @@ from typing import Annotated
 import msgspec
 
 from podium.protocol.schema import Schema, SenderId, Version
-from podium.protocol.shm.door import named
-from podium.protocol.shm.futex import Bell
+from podium.protocol.shm.futex import FutexWakeup
+from podium.protocol.shm.rendezvous import named
 from podium.protocol.shm.segment import LINE, FieldText, Segment, Size, aligned, attach, create, schema_of, schema_text
 from podium.protocol.streams import FragmentHeader
 
-TAIL, CLOSED, REFUSED, BELL, STATES = 0, 8, LINE, 2 * LINE, 3 * LINE
+TAIL, CLOSED, REFUSED, WAKEUP, STATES = 0, 8, LINE, 2 * LINE, 3 * LINE
 HEADER = struct.Struct("<6qH142s")
 assert HEADER.size % LINE == 0
 NAME_BYTES = 142
@@ -56,7 +56,7 @@ class Ring:
         self.tail = segment.words(TAIL, 1)
         self.closed = segment.words(CLOSED, 1)
         self.refused = segment.words(REFUSED, 1)
-        self.bell = Bell(segment.memory, segment.start + BELL)
+        self.wakeup = FutexWakeup(segment.memory, segment.start + WAKEUP)
         self.states = segment.words(STATES, text.credits)
         self.queue = segment.words(queue, text.credits)
         self.arrays = [
@@ -92,7 +92,7 @@ class Ring:
     def refuse(self, reason: int) -> None:
         """Tell the sender, also if it sleeps."""
         self.refused[0] = reason
-        self.bell.ring()
+        self.wakeup.wake()
 
 
 def encode_name(policy: str) -> bytes:

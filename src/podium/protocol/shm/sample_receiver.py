@@ -1,4 +1,5 @@
-"""The learner's end of a sample stream over shared memory: a door where it waits for any of its senders' rings."""
+"""The learner's end of a sample stream over shared memory: a rendezvous where it waits for any of its senders'
+rings."""
 
 import secrets
 import threading
@@ -9,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.shm.door import Door, endpoint_of
 from podium.protocol.shm.futex import order
+from podium.protocol.shm.rendezvous import Rendezvous, endpoint_of
 from podium.protocol.shm.ring import OTHER_SCHEMA, REPLACED, Ring, attach_ring, ring_senders
-from podium.protocol.shm.segment import FieldText, MalformedError, attach, create, schema_of, schema_text
+from podium.protocol.shm.segment import FieldText, MalformedSegmentError, attach, create, schema_of, schema_text
 from podium.protocol.streams import Counters, Received, SampleReceiver
 
-DOOR = "samples.door"
+DOOR = "samples.rendezvous"
 RECEIVER = "samples.receiver"  # the schema that the receiver takes, written by each receiver as it comes
 
 
@@ -92,18 +93,18 @@ class ShmSampleReceiver(SampleReceiver):
         self._lock = threading.Lock()
         self._joins: int | None = None
         write_receiver_schema(directory, schema)
-        self._door = Door(directory / DOOR)
+        self._rendezvous = Rendezvous(directory / DOOR)
         self._look()
 
     def receive(self, timeout: float) -> Received | None:
         """The next fragment of whoever's turn it is."""
-        return self._door.bell.wait(self._take, timeout)
+        return self._rendezvous.wakeup.wait(self._take, timeout)
 
     def _take(self) -> Received | None:
         """The next fragment that is there."""
         if self._closed:
             return None
-        if self._door.joins[0] != self._joins:
+        if self._rendezvous.joins[0] != self._joins:
             self._look()
         intakes = self._intakes
         for place in range(self._turn, self._turn + len(intakes)):
@@ -138,7 +139,7 @@ class ShmSampleReceiver(SampleReceiver):
             return
         order()
         ring.states[index] = 0
-        ring.bell.ring()
+        ring.wakeup.wake()
         if intake.leaving:
             with self._lock:
                 self._remove_empty()
@@ -146,12 +147,12 @@ class ShmSampleReceiver(SampleReceiver):
     def _look(self) -> None:
         """Look who has come and who has left, unless another thread just has."""
         with self._lock:
-            if self._door.joins[0] != self._joins and not self._closed:
+            if self._rendezvous.joins[0] != self._joins and not self._closed:
                 self._scan()
 
     def _scan(self) -> None:
         """Under the lock."""
-        self._joins = self._door.joins[0]
+        self._joins = self._rendezvous.joins[0]
         order()
         known = {intake.ring.sender for intake in self._intakes} | self._unreadable
         for sender in ring_senders(self._directory):
@@ -170,7 +171,7 @@ class ShmSampleReceiver(SampleReceiver):
             ring = attach_ring(self._directory, sender)
         except FileNotFoundError:
             return
-        except MalformedError:
+        except MalformedSegmentError:
             self._unreadable.add(sender)
             self.counters.malformed += 1
             return
@@ -183,7 +184,7 @@ class ShmSampleReceiver(SampleReceiver):
         self._intakes = [*self._intakes, Intake(ring)]
 
     def _replace(self, intake: Intake) -> None:
-        """No more of this sender, which has a newer life; what it has committed is still taken."""
+        """No more of this sender, which has a newer incarnation; what it has committed is still taken."""
         if not intake.leaving:
             intake.leaving = True
             intake.ring.refuse(REPLACED)
@@ -202,7 +203,7 @@ class ShmSampleReceiver(SampleReceiver):
 
     def senders(self) -> dict[SenderId, int]:
         """Who has a ring, and how many fragments wait in it."""
-        if self._door.joins[0] != self._joins:
+        if self._rendezvous.joins[0] != self._joins:
             self._look()
         return {intake.ring.sender: intake.waiting() for intake in self._intakes}
 

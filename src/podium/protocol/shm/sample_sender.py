@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.shm.door import Door, path_of
 from podium.protocol.shm.futex import order
+from podium.protocol.shm.rendezvous import Rendezvous, path_of
 from podium.protocol.shm.ring import OTHER_SCHEMA, REPLACED, attach_ring, create_ring, ring_senders
 from podium.protocol.shm.sample_receiver import DOOR, receiver_schema
-from podium.protocol.shm.segment import MalformedError
+from podium.protocol.shm.segment import MalformedSegmentError
 from podium.protocol.streams import Buffer, Counters, FragmentHeader, RefusedError, SampleSender, StreamError
 
 
@@ -28,14 +28,14 @@ class ShmSampleSender(SampleSender):
         self._join(directory)
 
     def _join(self, directory: Path) -> None:
-        """Make our ring in a directory and tell the receiver; older lives of this worker are told to stop."""
+        """Make our ring in a directory and tell the receiver; older incarnations of this worker are told to stop."""
         self._directory = directory
         theirs = receiver_schema(directory)
         if theirs is not None and (difference := theirs.difference(self._schema)):
             raise RefusedError(f"the receiver takes another schema: {difference}")
         self._refuse_if_old()
         try:
-            self._door = Door(directory / DOOR)
+            self._rendezvous = Rendezvous(directory / DOOR)
             self._ring = ring = create_ring(directory, self._schema, self._sender, self._credits)
         except FileExistsError:
             raise RefusedError(f"{self._sender} is connected already") from None
@@ -53,7 +53,7 @@ class ShmSampleSender(SampleSender):
         self._free = deque(index for index in range(self._credits) if index not in self._out)
         self._committed: list[int] = []
         self._position = 0
-        self._door.announce()
+        self._rendezvous.announce()
 
     def _lives(self) -> list[SenderId]:
         """The rings of this worker."""
@@ -65,7 +65,7 @@ class ShmSampleSender(SampleSender):
 
     def acquire(self, timeout: float) -> Buffer | None:
         """A free buffer of the ring."""
-        return self._ring.bell.wait(self._find_free, timeout)
+        return self._ring.wakeup.wait(self._find_free, timeout)
 
     def _find_free(self) -> Buffer | None:
         """A buffer that was never used, or that the receiver has released."""
@@ -102,7 +102,7 @@ class ShmSampleSender(SampleSender):
         ring.tail[0] = self._position = position + 1
         self._out.discard(index)
         self._committed.append(index)
-        self._door.bell.ring()
+        self._rendezvous.wakeup.wake()
         self.counters.sent += 1
 
     def _refusal(self) -> RefusedError:
@@ -123,7 +123,7 @@ class ShmSampleSender(SampleSender):
 
     def _leave(self) -> None:
         self._ring.closed[0] = 1
-        self._door.announce()
+        self._rendezvous.announce()
 
     def close(self) -> None:
         """Leave; the receiver removes the ring when it is empty."""
@@ -139,8 +139,8 @@ def copy_all(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> No
 
 
 def refuse_ring(directory: Path, sender: SenderId) -> None:
-    """Tell an older life of a worker to stop, unless its ring has just been removed, or was none."""
+    """Tell an older incarnation of a worker to stop, unless its ring has just been removed, or was none."""
     try:
         attach_ring(directory, sender).refuse(REPLACED)
-    except (FileNotFoundError, MalformedError):
+    except (FileNotFoundError, MalformedSegmentError):
         return

@@ -24,7 +24,7 @@ LINE = ALIGNMENT  # a cache line: words that different processes write lie apart
 Description = TypeVar("Description", bound=msgspec.Struct)
 
 
-class MalformedError(StreamError):
+class MalformedSegmentError(StreamError):
     """A file is not the segment that its name promises."""
 
 
@@ -53,7 +53,7 @@ def schema_of(text: tuple[FieldText, ...]) -> Schema:
         except TypeError:
             shareable = False
         if not shareable:
-            raise MalformedError(f"{field.name} has no dtype that can be shared: {field.dtype!r}")
+            raise MalformedSegmentError(f"{field.name} has no dtype that can be shared: {field.dtype!r}")
     return Schema(tuple(Field(field.name, field.shape, field.dtype, field.stack) for field in text))
 
 
@@ -70,7 +70,7 @@ class Segment:
         self.memory = memory
         length = int.from_bytes(memory[8:16], "little")
         if memory[:8] != MAGIC or length > len(memory) - 16:
-            raise MalformedError(f"{path} is no segment of this version of Podium")
+            raise MalformedSegmentError(f"{path} is no segment of this version of Podium")
         self.text = memory[16 : 16 + length]
         self.start = aligned(16 + length)
 
@@ -79,7 +79,7 @@ class Segment:
         try:
             return msgspec.json.decode(self.text, type=kind)
         except msgspec.DecodeError as error:
-            raise MalformedError(f"{self.path} has no {kind.__name__}: {error}") from None
+            raise MalformedSegmentError(f"{self.path} has no {kind.__name__}: {error}") from None
 
     def words(self, offset: int, count: int) -> memoryview:
         """`count` words of 64 bits from an offset into the content: each is read and written at once."""
@@ -89,7 +89,7 @@ class Segment:
     def check_size(self, nbytes: int) -> None:
         """Raise unless there are so many bytes of content: an access beyond would kill the process."""
         if len(self.memory) < self.start + nbytes:
-            raise MalformedError(f"{self.path} has {len(self.memory)} bytes, not {self.start + nbytes}")
+            raise MalformedSegmentError(f"{self.path} has {len(self.memory)} bytes, not {self.start + nbytes}")
 
     def unlink(self) -> None:
         """Take the file's name away; whoever has it mapped keeps the memory."""
@@ -139,7 +139,7 @@ def attach(path: Path) -> Segment:
     try:
         size = os.fstat(descriptor).st_size
         if size < 16:
-            raise MalformedError(f"{path} has {size} bytes: no segment")
+            raise MalformedSegmentError(f"{path} has {size} bytes: no segment")
         return Segment(path, mmap.mmap(descriptor, size))
     finally:
         os.close(descriptor)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.directories import OwnedDirectory
-from podium.protocol.shm.door import path_of
 from podium.protocol.shm.futex import AVAILABLE
 from podium.protocol.shm.inference_client import ShmInferenceClient
 from podium.protocol.shm.inference_server import ShmInferenceServer
 from podium.protocol.shm.parameters import ShmParameterPublisher, ShmParameterReader
+from podium.protocol.shm.rendezvous import path_of
 from podium.protocol.shm.sample_receiver import ShmSampleReceiver
 from podium.protocol.shm.sample_sender import ShmSampleSender
 from podium.protocol.streams import StreamError, Transport

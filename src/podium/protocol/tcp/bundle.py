@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from podium.protocol.streams import FragmentHeader, StreamError
-from podium.protocol.tcp.wire import Fragments, words
+from podium.protocol.tcp.wire import FragmentsMessage, words
 
 CLOSE = 100e-6  # seconds between two commits that belong together
 LINGER = 1e-3  # seconds that a fragment may be held
@@ -67,7 +67,7 @@ class Bundle:
             raise StreamError("no room for a fragment in the socket, which has room for all credits")
 
     def _try(self) -> bool:
-        sent = self._send(b"".join([*self._blocks, words(Fragments(self._number, self._headers))]))
+        sent = self._send(b"".join([*self._blocks, words(FragmentsMessage(self._number, self._headers))]))
         if sent:
             self._blocks.clear()
             self._headers.clear()

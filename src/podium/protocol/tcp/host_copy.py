@@ -24,9 +24,9 @@ from podium.protocol.tcp.parameters import News, TcpParameterReader
 
 logger = logging.getLogger(__name__)
 
-BEAT = 0.1  # seconds between two signs of life
+BEAT = 0.1  # seconds between two heartbeat
 LOOK = 0.2  # seconds between two looks at who fetches
-SILENCE = 2.0  # seconds without a sign of life after which a reader fetches for itself
+SILENCE = 2.0  # seconds without a heartbeat after which a reader fetches for itself
 
 
 class Sign:
@@ -57,11 +57,11 @@ class Sign:
         draft.replace(self._place)
 
     def touch(self) -> None:
-        """A sign of life. Raises FileNotFoundError once the run has ended."""
+        """A heartbeat. Raises FileNotFoundError once the run has ended."""
         os.utime(self._place)
 
     def look(self) -> tuple[str, int] | None:
-        """Where the copy is, and a number that each sign of life changes."""
+        """Where the copy is, and a number that each heartbeat changes."""
         try:
             return self._place.read_text(), self._place.stat().st_mtime_ns
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class SharedParameterReader(ParameterReader):
         self._may_relay = True
         self._near: ShmParameterReader | None = None
         self._place = ""  # of `_near`
-        self._alive = 0, 0.0  # the last sign of life, and when it was new
+        self._alive = 0, 0.0  # the last heartbeat, and when it was new
         self._look(time.monotonic())
 
     def read(self, timeout: float = 0.0) -> News | None:
@@ -175,9 +175,9 @@ class SharedParameterReader(ParameterReader):
         if found is None:
             self._near, self._place = None, ""
             return
-        place, life = found
-        if life != self._alive[0]:
-            self._alive = life, now
+        place, beats = found
+        if beats != self._alive[0]:
+            self._alive = beats, now
         if now - self._alive[1] > SILENCE:
             self._near, self._place = None, ""
         elif place != self._place:

@@ -9,10 +9,10 @@ import numpy as np
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, SenderId, Version, check_arrays
 from podium.protocol.streams import MOST_ROWS, Counters, InferenceClient, Reply
-from podium.protocol.tcp.layout import Rows
-from podium.protocol.tcp.link import Dialling, Link
+from podium.protocol.tcp.client_link import ClientLink, Dialling
+from podium.protocol.tcp.message_layout import RowLayout
 from podium.protocol.tcp.sockets import Part
-from podium.protocol.tcp.wire import WORDS, Answer, Hello, Request, Welcome, schema_words, words
+from podium.protocol.tcp.wire import WORDS, AnswerMessage, Hello, RequestMessage, Welcome, schema_words, words
 
 MOST_SLOTS = 1024  # of one client
 
@@ -35,14 +35,14 @@ class TcpInferenceClient(InferenceClient):
         self.counters = Counters()
         self._client, self._rows, self._limit = client, list(rows), limit
         self._requests = [batched(request, n) for n in rows]
-        self._replies = Rows(reply)
+        self._replies = RowLayout(reply)
         self._said = [schema_words(request), schema_words(reply)]
         self._session = secrets.randbits(60)
         self._sequence = 0
         self._out: dict[int, tuple[int, float]] = {}  # slot -> number of its request, when it fails; oldest first
         self._lost: list[int] = []  # slots whose request went down with a server
         largest = max(rows) * self._replies.nbytes + WORDS
-        self._link = Link(dialling, endpoint, self._hello, largest, 2 * len(rows) + 64, self.counters)
+        self._link = ClientLink(dialling, endpoint, self._hello, largest, 2 * len(rows) + 64, self.counters)
         self._link.open()
 
     def _hello(self) -> Hello:
@@ -55,7 +55,7 @@ class TcpInferenceClient(InferenceClient):
         self._out[slot] = self._sequence, time.monotonic() + self._limit
         if slot in self._lost:
             self._lost.remove(slot)
-        message = words(Request(slot, self._sequence))
+        message = words(RequestMessage(slot, self._sequence))
         # If it does not fit, the server has not read for long: the request fails in time.
         if self._link.send(b"".join((*(np.ascontiguousarray(array).data for array in arrays), message))):
             self.counters.sent += 1
@@ -74,15 +74,15 @@ class TcpInferenceClient(InferenceClient):
     def _listen(self) -> Iterator[Reply]:
         while (news := self._link.receive()) is not None:
             message, block = news
-            if isinstance(message, Answer):
+            if isinstance(message, AnswerMessage):
                 if (rows := self._answered(message, block)) > 0:
                     self.counters.received += 1
                     yield Reply(message.slot, message.version, list(self._replies.views(block, rows)))
             elif not isinstance(message, Welcome):
                 self._link.malformed(f"{type(message).__name__} in an inference stream")
 
-    def _answered(self, answer: Answer, block: Part) -> int:
-        """Rows of an answer to the slot's request; 0 if that was superseded, failed or answered before."""
+    def _answered(self, answer: AnswerMessage, block: Part) -> int:
+        """RowLayout of an answer to the slot's request; 0 if that was superseded, failed or answered before."""
         if answer.slot >= len(self._rows) or len(block) != self._rows[answer.slot] * self._replies.nbytes:
             self._link.malformed(f"an answer of {len(block)} bytes to slot {answer.slot}")
             return 0

@@ -10,11 +10,11 @@ from podium.protocol.batches import batched, padded_rows
 from podium.protocol.schema import Schema, Version, check_arrays
 from podium.protocol.streams import MOST_ROWS, Counters, InferenceServer, RequestBatch
 from podium.protocol.tcp.inference_client import MOST_SLOTS
-from podium.protocol.tcp.layout import Rows
+from podium.protocol.tcp.message_layout import RowLayout
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sockets import Listening, Part
-from podium.protocol.tcp.wire import HELLO, WORDS, Answer, Hello, MalformedError, Request, Welcome, words
+from podium.protocol.tcp.wire import HELLO, WORDS, AnswerMessage, Hello, MalformedError, RequestMessage, Welcome, words
 
 LENT = 4  # batches that may be out at once without new memory
 
@@ -35,7 +35,7 @@ class TcpInferenceServer(InferenceServer):
     def __init__(self, listening: Listening, request: Schema, reply: Schema) -> None:
         self.counters = Counters()
         self._request, self._reply = request, reply
-        self._rows = Rows(request)
+        self._rows = RowLayout(request)
         self._pending: dict[tuple[Peer[None], int], Pending] = {}
         self._free: dict[int, list[list[np.ndarray]]] = {}  # memory of answered batches, by their padded rows
         self._lent: list[RequestBatch] = []
@@ -45,7 +45,7 @@ class TcpInferenceServer(InferenceServer):
             Desk(
                 stream="inference",
                 schemas=(request, reply),
-                kind=Request,
+                kind=RequestMessage,
                 largest=max(HELLO, MOST_ROWS * self._rows.nbytes + WORDS),
                 depth=2 * MOST_SLOTS,
                 fresh=_check_slots,
@@ -116,7 +116,7 @@ class TcpInferenceServer(InferenceServer):
                 return
             for part in batch.parts:
                 end = start + part.rows
-                message = words(Answer(part.slot, part.sequence, Version(*version)))
+                message = words(AnswerMessage(part.slot, part.sequence, Version(*version)))
                 block = b"".join((*(output[start:end].data for output in outputs), message))
                 start = end
                 if part.peer.open and self._router.send(part.peer.route, block) == "sent":
@@ -127,7 +127,7 @@ class TcpInferenceServer(InferenceServer):
                 self._free.setdefault(len(batch.arrays[0]), []).append(batch.arrays)
                 break
 
-    def _enqueue(self, peer: Peer[None], request: Request, size: int, parts: list[memoryview]) -> None:
+    def _enqueue(self, peer: Peer[None], request: RequestMessage, size: int, parts: list[memoryview]) -> None:
         if request.slot >= len(peer.sizes):
             raise MalformedError(f"slot {request.slot} of {len(peer.sizes)}")
         rows = peer.sizes[request.slot]

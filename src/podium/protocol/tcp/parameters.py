@@ -10,7 +10,7 @@ import zmq
 
 from podium.protocol.schema import Schema, Version, check_arrays
 from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader
-from podium.protocol.tcp.link import Dialling, Link
+from podium.protocol.tcp.client_link import ClientLink, Dialling
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sockets import Listening
@@ -129,7 +129,7 @@ class TcpParameterReader(ParameterReader):
         self._session = secrets.randbits(60)
         self._newest = self._announced = NONE  # of what has come, and of what has not
         self._asked = False
-        self._link = Link(dialling, endpoint, self._hello, schema.nbytes + WORDS, 64, self.counters)
+        self._link = ClientLink(dialling, endpoint, self._hello, schema.nbytes + WORDS, 64, self.counters)
         self._link.open()
 
     def _hello(self) -> Hello:

@@ -1,4 +1,5 @@
-"""Who is connected to a server's end. Clients say who they are before anything else; a newer life replaces an older."""
+"""Who is connected to a server's end. Clients say who they are before anything else; a newer incarnation replaces an
+older."""
 
 import logging
 import time

@@ -10,19 +10,28 @@ from podium.protocol.frames import FramesError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import Counters, FragmentHeader, Received, SampleReceiver
 from podium.protocol.tcp.bundle import BYTES
-from podium.protocol.tcp.layout import Layout
+from podium.protocol.tcp.message_layout import FragmentLayout
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sample_sender import MOST_CREDITS
 from podium.protocol.tcp.sockets import Listening
-from podium.protocol.tcp.wire import WORDS, Credit, Fragments, Hello, MalformedError, Welcome, check_header, words
+from podium.protocol.tcp.wire import (
+    WORDS,
+    Credit,
+    FragmentsMessage,
+    Hello,
+    MalformedError,
+    Welcome,
+    check_header,
+    words,
+)
 
 AHEAD = 1 << 26  # bytes of one sender that ZeroMQ may hold for us
 OWING = 5e-3  # seconds that a sender may wait for its credit, so that several go back together
 
 
 @dataclass
-class Ledger:
+class SenderCredit:
     """What a receiver knows of a sender: fragments that it has and has not released, and credits not yet sent."""
 
     credits: int
@@ -33,7 +42,7 @@ class Ledger:
 
 # A fragment that has come and was not received yet: peer, number, header, parts, where its block begins in the first.
 # A plain tuple, because there are many.
-Waiting = tuple[Peer[Ledger], int, FragmentHeader, list[memoryview], int]
+Waiting = tuple[Peer[SenderCredit], int, FragmentHeader, list[memoryview], int]
 
 
 class TcpSampleReceiver(SampleReceiver):
@@ -45,23 +54,23 @@ class TcpSampleReceiver(SampleReceiver):
 
     def __init__(self, listening: Listening, schema: Schema) -> None:
         self.counters = Counters()
-        self._layout = layout = Layout(schema)
+        self._layout = layout = FragmentLayout(schema)
         self._parts = 1 + len(layout.stacked)
         self._queue: deque[Waiting] = deque()
-        self._debts: set[Peer[Ledger]] = set()
+        self._debts: set[Peer[SenderCredit]] = set()
         self._due = math.inf  # when debts are paid
         # Credits bound honest senders. For others: so many messages, decrypted ahead while we do something else.
         depth = max(64, AHEAD // max(layout.plain.nbytes, BYTES))
-        self._reception: Reception[Ledger] = Reception(
+        self._reception: Reception[SenderCredit] = Reception(
             listening,
             self.counters,
             Desk(
                 stream="samples",
                 schemas=(schema,),
-                kind=Fragments,
+                kind=FragmentsMessage,
                 largest=layout.largest,
                 depth=depth,
-                fresh=_open_ledger,
+                fresh=_open_credit,
                 take=self._enqueue,
                 welcome=lambda peer, hello: Welcome(hello.next, sorted(peer.state.held)),
                 parts=self._parts,
@@ -103,44 +112,44 @@ class TcpSampleReceiver(SampleReceiver):
                 self._pay_all()
                 return False
 
-    def _enqueue(self, peer: Peer[Ledger], message: Fragments, size: int, parts: list[memoryview]) -> None:
-        ledger, number, headers, block = peer.state, message.number, message.headers, self._layout.plain.nbytes
+    def _enqueue(self, peer: Peer[SenderCredit], message: FragmentsMessage, size: int, parts: list[memoryview]) -> None:
+        credit, number, headers, block = peer.state, message.number, message.headers, self._layout.plain.nbytes
         count = len(headers)
         if size != count * block or len(parts) != self._parts or len(parts[0]) > size + count * WORDS:
             raise MalformedError(f"{count} fragment(s) of {len(parts)} parts and {size} bytes")
         if self._parts > 1 and count > 1:
             raise MalformedError(f"{count} fragments with frames in one message")
-        if number < ledger.next:
-            raise MalformedError(f"fragment {number} comes when {ledger.next} is next")
-        if len(ledger.held) + count > ledger.credits:
-            raise MalformedError(f"more fragments than {ledger.credits} credits")
+        if number < credit.next:
+            raise MalformedError(f"fragment {number} comes when {credit.next} is next")
+        if len(credit.held) + count > credit.credits:
+            raise MalformedError(f"more fragments than {credit.credits} credits")
         for header in headers:
             check_header(header)
-        ledger.next = number + count
-        ledger.held.update(range(number, ledger.next))
+        credit.next = number + count
+        credit.held.update(range(number, credit.next))
         for i, header in enumerate(headers):
             self._queue.append((peer, number + i, header, parts, i * block))
 
-    def _release(self, peer: Peer[Ledger], number: int) -> None:
-        ledger, router = peer.state, self._router
+    def _release(self, peer: Peer[SenderCredit], number: int) -> None:
+        credit, router = peer.state, self._router
         with router.lock:
-            if router.closed or number not in ledger.held:
+            if router.closed or number not in credit.held:
                 return
-            ledger.held.remove(number)
-            ledger.owed.append(number)
-            if len(ledger.owed) * 2 >= ledger.credits or router.sleeping:
+            credit.held.remove(number)
+            credit.owed.append(number)
+            if len(credit.owed) * 2 >= credit.credits or router.sleeping:
                 self._pay(peer)
                 if router.sleeping and router.pending():
                     router.wake()
-            if ledger.owed and peer not in self._debts:
+            if credit.owed and peer not in self._debts:
                 if not self._debts:
                     self._due = time.monotonic() + OWING
                 self._debts.add(peer)
 
-    def _pay(self, peer: Peer[Ledger]) -> None:
-        ledger = peer.state
-        if ledger.owed and self._router.send(peer.route, words(Credit(ledger.owed))) != "full":
-            ledger.owed = []
+    def _pay(self, peer: Peer[SenderCredit]) -> None:
+        credit = peer.state
+        if credit.owed and self._router.send(peer.route, words(Credit(credit.owed))) != "full":
+            credit.owed = []
 
     def _settle(self) -> None:
         """Under the lock: pay what has been owed long enough."""
@@ -170,7 +179,7 @@ class TcpSampleReceiver(SampleReceiver):
         self._reception.close()
 
 
-def _open_ledger(hello: Hello) -> Ledger:
+def _open_credit(hello: Hello) -> SenderCredit:
     if len(hello.sizes) != 1 or hello.sizes[0] > MOST_CREDITS:
         raise MalformedError(f"credits {hello.sizes[:9]}")
-    return Ledger(hello.sizes[0], hello.next)
+    return SenderCredit(hello.sizes[0], hello.next)

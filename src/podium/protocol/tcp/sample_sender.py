@@ -8,10 +8,10 @@ from collections import deque
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import Buffer, Counters, FragmentHeader, RefusedError, SampleSender, StreamError
 from podium.protocol.tcp.bundle import Bundle
-from podium.protocol.tcp.layout import Layout
-from podium.protocol.tcp.link import Dialling, Link
+from podium.protocol.tcp.client_link import ClientLink, Dialling
+from podium.protocol.tcp.message_layout import FragmentLayout
 from podium.protocol.tcp.sockets import ZERO_COPY
-from podium.protocol.tcp.wire import HELLO, Credit, Fragments, Hello, Welcome, check_header, schema_words, words
+from podium.protocol.tcp.wire import HELLO, Credit, FragmentsMessage, Hello, Welcome, check_header, schema_words, words
 
 MOST_CREDITS = 4096
 LONGEST_NAME = 200  # characters: their words and the others fit behind the arrays
@@ -25,7 +25,7 @@ class TcpSampleSender(SampleSender):
         if not 1 <= credits <= MOST_CREDITS:
             raise ValueError(f"credits: {credits}, must be 1 to {MOST_CREDITS}")
         self.counters = Counters()
-        self._layout = Layout(schema)
+        self._layout = FragmentLayout(schema)
         self._schema_words, self._sender, self._credits = schema_words(schema), sender, credits
         self._session = secrets.randbits(60)
         self._memory: dict[int, memoryview] = {}
@@ -40,7 +40,7 @@ class TcpSampleSender(SampleSender):
         self._confirmed = 0  # all before this number were taken by the receiver, or lost
         self._bundle = Bundle(self._send, self._layout.plain.nbytes)
         self._alone = bool(self._layout.stacked) or self._layout.plain.nbytes >= ZERO_COPY
-        self._link = Link(dialling, endpoint, self._hello, HELLO, 4 * credits + 256, self.counters)
+        self._link = ClientLink(dialling, endpoint, self._hello, HELLO, 4 * credits + 256, self.counters)
         self._link.open()
 
     def _allocate(self, index: int) -> None:
@@ -109,7 +109,11 @@ class TcpSampleSender(SampleSender):
 
     def _send_alone(self, number: int, header: FragmentHeader, buffer: Buffer) -> None:
         """From where it is, with its words behind it."""
-        memory, size, text = self._memory[buffer.index], self._layout.plain.nbytes, words(Fragments(number, [header]))
+        memory, size, text = (
+            self._memory[buffer.index],
+            self._layout.plain.nbytes,
+            words(FragmentsMessage(number, [header])),
+        )
         memory[size : size + len(text)] = text
         frames = self._layout.frames(buffer.arrays) if self._layout.stacked else ()
         if not self._link.send(memory[: size + len(text)], *frames):

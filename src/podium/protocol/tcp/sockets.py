@@ -12,7 +12,7 @@ from typing import Literal
 
 import zmq
 
-from podium.protocol.keys import RunKeys, secure_client, secure_server
+from podium.protocol.run_keys import RunKeys, secure_client, secure_server
 from podium.protocol.streams import StreamError
 
 Part = bytes | memoryview

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import zmq
 
-from podium.protocol.keys import RunKeys, authenticated
+from podium.protocol.run_keys import RunKeys, authenticated
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.futex import AVAILABLE
 from podium.protocol.streams import Transport
+from podium.protocol.tcp.client_link import Dialling
 from podium.protocol.tcp.host_copy import SharedParameterReader
 from podium.protocol.tcp.inference_client import TcpInferenceClient
 from podium.protocol.tcp.inference_server import TcpInferenceServer
-from podium.protocol.tcp.link import Dialling
 from podium.protocol.tcp.parameters import TcpParameterPublisher, TcpParameterReader
 from podium.protocol.tcp.sample_receiver import TcpSampleReceiver
 from podium.protocol.tcp.sample_sender import TcpSampleSender

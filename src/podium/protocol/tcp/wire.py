@@ -4,9 +4,9 @@ A message is one part: raw bytes of arrays (perhaps none), then a msgpack array,
 words behind the numbers, arrays stay aligned and a fragment is written in place. Only fragments have further parts: one
 for each array that holds stacked frames. Nothing here can name code; numbers and texts have limits.
 
- samples      Hello Fragments Bye  ->    Welcome Refused Again Ping Credit
+ samples      Hello FragmentsMessage Bye  ->    Welcome Refused Again Ping Credit
  parameters   Hello Fetch Bye      ->    Welcome Refused Again Ping Values Announce
- inference    Hello Request Bye    ->    Welcome Refused Again Ping Answer
+ inference    Hello RequestMessage Bye    ->    Welcome Refused Again Ping AnswerMessage
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Bye(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
     """A client's last word."""
 
 
-class Fragments(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=3):
+class FragmentsMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=3):
     """Behind the arrays of fragments, one block after the other; most messages have one.
 
     `number` is the first one's. It is the transport's own, so that credits do not rely on the caller's.
@@ -73,7 +73,7 @@ class Fetch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fals
     read: Version  # NONE at first
 
 
-class Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=5):
+class RequestMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=5):
     """Behind the rows of a slot."""
 
     slot: Small
@@ -119,7 +119,7 @@ class Values(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
     version: Version
 
 
-class Answer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=18):
+class AnswerMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=18):
     """Behind the rows that answer a request."""
 
     slot: Small
@@ -128,8 +128,8 @@ class Answer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-TO_SERVER = msgspec.msgpack.Decoder(Hello | Bye | Fragments | Fetch | Request)
-TO_CLIENT = msgspec.msgpack.Decoder(Welcome | Refused | Again | Ping | Credit | Announce | Values | Answer)
+TO_SERVER = msgspec.msgpack.Decoder(Hello | Bye | FragmentsMessage | Fetch | RequestMessage)
+TO_CLIENT = msgspec.msgpack.Decoder(Welcome | Refused | Again | Ping | Credit | Announce | Values | AnswerMessage)
 
 
 def words(message: msgspec.Struct) -> bytes:

@@ -231,7 +231,7 @@ def a_server_comes_back(subject: Subject) -> None:
 
 
 def a_client_comes_back(subject: Subject) -> None:
-    """A newer life of a client takes the older one's place, and gets no answers to what it did not ask."""
+    """A newer incarnation of a client takes the older one's place, and gets no answers to what it did not ask."""
     with served(subject, [[2, 1]]) as (_, connecting, ends, server, (old,)):
         old.submit(0, request(2, 1))
         batch = server.gather(256, 0.0, LIMIT)
@@ -239,10 +239,10 @@ def a_client_comes_back(subject: Subject) -> None:
         new = connecting.inference_client(server.endpoint, REQUEST, REPLY, SenderId(0, 1), [2, 1], LIMIT)
         ends.callback(new.close)
         server.reply(batch, Version(0, 1), answer(batch.arrays))
-        expect(new.poll(MOMENT) == [], "a new life gets no answers of the old one")
+        expect(new.poll(MOMENT) == [], "a new incarnation gets no answers of the old one")
         new.submit(1, request(1, 4))
         server.reply(batch, Version(0, 1), answer(batch.arrays))
-        expect(new.poll(MOMENT) == [], "a new life gets no answers of the old one")
+        expect(new.poll(MOMENT) == [], "a new incarnation gets no answers of the old one")
         serve(server, 1, Version(0, 2))
         expect_answer(poll(new, [1])[1], 1, 4, Version(0, 2))
 

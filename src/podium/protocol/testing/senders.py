@@ -35,24 +35,26 @@ def senders_come_and_go(subject: Subject) -> None:
     with opened(subject) as (serving, connecting, ends):
         receiver = serving.sample_receiver(SMALL)
         ends.callback(receiver.close)
-        for life in range(4):
-            sender = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(life % 2, life), 2)
-            send(sender, receiver, 0, seed=10 * life)
-            send(sender, receiver, 1, seed=10 * life)
+        for incarnation in range(4):
+            sender = connecting.sample_sender(receiver.endpoint, SMALL, SenderId(incarnation % 2, incarnation), 2)
+            send(sender, receiver, 0, seed=10 * incarnation)
+            send(sender, receiver, 1, seed=10 * incarnation)
             for _ in within("senders() counts the fragments that wait"):
-                if receiver.senders().get(SenderId(life % 2, life)) == 2:
+                if receiver.senders().get(SenderId(incarnation % 2, incarnation)) == 2:
                     break
             sender.close()
             sender.close()
             for sequence in range(2):
                 received = receive(receiver)
-                expect(received.sender == SenderId(life % 2, life), "a closed sender's commits are received")
-                expect(same(SMALL, received.arrays, 10 * life + sequence), "and are whole")
+                expect(
+                    received.sender == SenderId(incarnation % 2, incarnation), "a closed sender's commits are received"
+                )
+                expect(same(SMALL, received.arrays, 10 * incarnation + sequence), "and are whole")
                 received.release()
 
 
 def an_older_incarnation_is_refused(subject: Subject) -> None:
-    """A newer life of a worker replaces the older one, whose commits are still received; never the reverse."""
+    """A newer incarnation of a worker replaces the older one, whose commits are still received; never the reverse."""
     with opened(subject) as (serving, connecting, ends):
         receiver = serving.sample_receiver(SMALL)
         ends.callback(receiver.close)
@@ -66,9 +68,9 @@ def an_older_incarnation_is_refused(subject: Subject) -> None:
         send(new, receiver, 0, seed=20)
         held = [receive(receiver) for _ in range(2)]
         by_sender = {received.sender: received for received in held}
-        expect(set(by_sender) == {SenderId(1, 4), SenderId(1, 5)}, "commits of both lives are received")
-        expect(same(SMALL, by_sender[SenderId(1, 4)].arrays, 0), "those of the older life are whole")
-        expect(same(SMALL, by_sender[SenderId(1, 5)].arrays, 20), "those of the newer life are whole")
+        expect(set(by_sender) == {SenderId(1, 4), SenderId(1, 5)}, "commits of both incarnations are received")
+        expect(same(SMALL, by_sender[SenderId(1, 4)].arrays, 0), "those of the older incarnation are whole")
+        expect(same(SMALL, by_sender[SenderId(1, 5)].arrays, 20), "those of the newer incarnation are whole")
         for received in held:
             received.release()
         expect_refused(lambda: old, receiver)
@@ -77,7 +79,7 @@ def an_older_incarnation_is_refused(subject: Subject) -> None:
         expect(receiver.counters.refused >= 1, "the refused are counted")
         send(new, receiver, 1, seed=20)
         received = receive(receiver)
-        expect(received.sender == SenderId(1, 5), "the newest life goes on")
+        expect(received.sender == SenderId(1, 5), "the newest incarnation goes on")
         received.release()
 
 
@@ -137,7 +139,7 @@ def a_receiver_comes_back(subject: Subject) -> None:
 
 def one_receives_while_another_looks(subject: Subject) -> None:
     """While one thread receives, another asks for the senders and releases; senders come and go: each fragment once."""
-    lives, each = 100, 48
+    incarnations, each = 100, 48
     with opened(subject) as (serving, connecting, ends):
         receiver = serving.sample_receiver(SMALL)
         ends.callback(receiver.close)
@@ -169,7 +171,7 @@ def one_receives_while_another_looks(subject: Subject) -> None:
         try:
             for thread in threads:
                 thread.start()
-            names = [SenderId(life % 3, life // 3) for life in range(lives)]
+            names = [SenderId(incarnation % 3, incarnation // 3) for incarnation in range(incarnations)]
             for name in names:
                 sender = connecting.sample_sender(receiver.endpoint, SMALL, name, 48)
                 sequence = 0
@@ -181,7 +183,7 @@ def one_receives_while_another_looks(subject: Subject) -> None:
                         break
                 sender.close()
             for _ in within("all is received and released, and those that left are forgotten"):
-                if errors or (len(came) >= lives * each and not inbox and not receiver.senders()):
+                if errors or (len(came) >= incarnations * each and not inbox and not receiver.senders()):
                     break
         finally:
             over.set()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podium.core.errors import ConfigError
-from podium.ops.keys import normal, row_keys, run_key, uniform
+from podium.ops.random_keys import normal, row_keys, run_key, uniform
 
 
 def data(keys):

@@ -13,11 +13,11 @@ import numpy as np
 
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.shm.door import named
-from podium.protocol.shm.futex import Bell
+from podium.protocol.shm.futex import FutexWakeup
+from podium.protocol.shm.rendezvous import named
 from podium.protocol.shm.segment import LINE, FieldText, Segment, Size, schema_of
 
-BELL, CLOSED, SLOTS = 0, LINE, 2 * LINE  # then for each slot a line: asked; and a line: answered, version
+WAKEUP, CLOSED, SLOTS = 0, LINE, 2 * LINE  # then for each slot a line: asked; and a line: answered, version
 
 
 class ClientText(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class ServerText(msgspec.Struct, frozen=True):
     reply: tuple[FieldText, ...]
 
 
-class Slot(NamedTuple):
+class RequestSlot(NamedTuple):
     """One slot of an area: `asked` and `answered` are numbers of requests."""
 
     rows: int
@@ -47,7 +47,7 @@ class Slot(NamedTuple):
     reply: list[np.ndarray]
 
 
-class ClientArea:
+class ClientSlots:
     """A client's words and arrays, made once."""
 
     def __init__(self, segment: Segment) -> None:
@@ -56,9 +56,9 @@ class ClientArea:
         self.client = SenderId(text.worker, text.incarnation)
         self.request, self.reply = schema_of(text.request), schema_of(text.reply)
         segment.check_size(area_bytes(self.request, self.reply, text.rows))
-        self.bell = Bell(segment.memory, segment.start + BELL)
+        self.wakeup = FutexWakeup(segment.memory, segment.start + WAKEUP)
         self.closed = segment.words(CLOSED, 1)
-        self.slots: list[Slot] = []
+        self.slots: list[RequestSlot] = []
         place = SLOTS + 2 * LINE * len(text.rows)
         for slot, rows in enumerate(text.rows):
             asked = segment.words(SLOTS + 2 * LINE * slot, 1)
@@ -67,7 +67,7 @@ class ClientArea:
             request = schemas[0].views(segment.memory, segment.start + place)
             reply = schemas[1].views(segment.memory, segment.start + place + schemas[0].nbytes)
             place += schemas[0].nbytes + schemas[1].nbytes
-            self.slots.append(Slot(rows, asked, answered, request, reply))
+            self.slots.append(RequestSlot(rows, asked, answered, request, reply))
 
 
 def area_bytes(request: Schema, reply: Schema, rows: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""What members saw, in two rows: without what a simulator that lost its numbers gave."""
+"""What individuals saw, in two rows: without what a simulator that lost its numbers gave."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 from podium.algorithms.algorithm import Seen
 from podium.core.specs import Array
-from podium.workers.observing import HostTally, Tally
+from podium.workers.observation_moments import HostTally, MomentTally
 
 ROWS = np.array([[1.0, 5.0], [3.0, 9.0], [np.nan, 7.0], [np.inf, 7.0], [1e20, 7.0], [100.0, 100.0]], np.float32)
 PLAYS = np.array([True, True, True, True, True, False])
@@ -20,12 +20,12 @@ def on_host() -> Seen:
 
 
 def in_xla() -> Seen:
-    return Tally.start(jnp.asarray(ROWS[:2])).add(jnp.asarray(ROWS), jnp.asarray(PLAYS)).seen(jnp.asarray(ROWS))
+    return MomentTally.start(jnp.asarray(ROWS[:2])).add(jnp.asarray(ROWS), jnp.asarray(PLAYS)).seen(jnp.asarray(ROWS))
 
 
 def in_xla_from_bad_rows() -> Seen:
     rows = jnp.asarray(ROWS)
-    return Tally.start(rows).add(rows, jnp.asarray(PLAYS)).seen(rows)
+    return MomentTally.start(rows).add(rows, jnp.asarray(PLAYS)).seen(rows)
 
 
 @pytest.mark.parametrize("tally", [on_host, in_xla, in_xla_from_bad_rows])

@@ -5,10 +5,10 @@ import os
 import threading
 
 
-class Bell:
+class Wakeup:
     """A pipe, so that it can be waited for beside sockets. Rung from any thread.
 
-    poller.register(bell.fileno(), zmq.POLLIN)        # bell.ring() elsewhere; then bell.hear()
+    poller.register(wakeup.fileno(), zmq.POLLIN)        # wakeup.wake() elsewhere; then wakeup.clear()
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Bell:
         """To poll for reading."""
         return self._out
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Never blocks; harmless after `close`."""
         with self._lock, contextlib.suppress(BlockingIOError):  # full of rings that nobody has heard yet
             if not self._closed:
                 os.write(self._in, b".")
 
-    def hear(self) -> None:
+    def clear(self) -> None:
         """Take all rings so far."""
         with contextlib.suppress(BlockingIOError):  # there was none
             os.read(self._out, 65536)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 Rows = TypeVar("Rows")
 
 
-def blank(flags: jax.Array, tree: Rows) -> Rows:
-    """0 where flags are set, whose axes are the first ones of every leaf: `blank(~valid, fragment.obs)`."""
+def zero_where(flags: jax.Array, tree: Rows) -> Rows:
+    """0 where flags are set, whose axes are the first ones of every leaf: `zero_where(~valid, fragment.obs)`."""
 
     def each(x: jax.Array) -> jax.Array:
         return jnp.where(flags.reshape(*flags.shape, *(1,) * (x.ndim - flags.ndim)), jnp.zeros((), x.dtype), x)

@@ -1,4 +1,5 @@
-"""A slot of members: some environments that are stepped together, in each of which one member after another plays."""
+"""A slot of individuals: some environments that are stepped together, in each of which one individual after another
+plays."""
 
 import time
 from collections.abc import Callable
@@ -7,20 +8,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from podium.algorithms.algorithm import Members
+from podium.algorithms.algorithm import Individuals
 from podium.core.errors import EnvError
 from podium.core.types import Tree
 from podium.envs.interface import HostEnv, TimeStep
 from podium.protocol.schema import Version
+from podium.workers.env_snapshots import EnvSnapshots
 from podium.workers.layout import Layout
-from podium.workers.observing import HostTally
-from podium.workers.places import Places
+from podium.workers.observation_moments import HostTally
 
 PATIENCE = 10
-"""Times `episode_limit`, for an episode to end whose member was stopped."""
+"""Times `episode_limit`, for an episode to end whose individual was stopped."""
 
 
-class Member(NamedTuple):
+class Individual(NamedTuple):
     """Who plays in a row, or has played: its noise, and whose parameters that was added to."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
@@ -29,9 +30,9 @@ class Member(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A member and what it reached."""
+    """An individual and what it reached."""
 
-    member: Member
+    individual: Individual
     returned: float
     length: int
 
@@ -49,50 +50,51 @@ class Inputs(NamedTuple):
     step: Any  # int32: of the episode
 
 
-class MemberSlot:
+class IndividualSlot:
     """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
 
-    slot = MemberSlot(number=0, env=env, params=layouts.params, memory=layouts.request.memory, members=members)
+    slot = IndividualSlot(0, env, layouts.params, layouts.request.memory, individuals)
     while True:
-        for row in slot.waiting(): slot.begin(row, member, params)
+        for row in slot.waiting(): slot.begin(row, individual, params)
         slot.send(act(slot.inputs()))
         finished = slot.receive()
 
-    A member plays the task's own episode to its end: where a wrapper makes an end of each life, it goes on once the row
-    has been reset. A row whose member was stopped by `episode_limit` in the midst of an episode plays nobody until that
-    ends.
+    An individual plays the task's own episode to its end: where a wrapper makes an end of each life, it goes on once
+    the row
+    has been reset. A row whose individual was stopped by `episode_limit` in the midst of an episode plays nobody
+    until that ends.
     """
 
     def __init__(
-        self, number: int, env: HostEnv, params: Layout, memory: Tree, members: Members, updates: int = 0
+        self, number: int, env: HostEnv, params: Layout, memory: Tree, individuals: Individuals, updates: int = 0
     ) -> None:
         rows = env.num_envs
         self.number, self.env, self.rows = number, env, rows
         self.version: Version | None = None  # that the whole slot last played, at staleness 0
         self.finished: list[Finished] = []  # and not yet sent
         self.env_s = 0.0
-        self.tally = HostTally(env.spec.observation) if members.observes else None
-        self._members = members
+        self.tally = HostTally(env.spec.observation) if individuals.observes else None
+        self._individuals = individuals
         self._params = [_aligned((rows, *field.shape), field.dtype) for field in params.schema.fields]
         self._params_tree = params.tree(self._params)
         self._memory = jax.tree.map(lambda f: np.zeros((rows, *f.shape), f.dtype), memory)
-        self._playing: list[Member | None] = [None] * rows
+        self._playing: list[Individual | None] = [None] * rows
         self._index, self._sign = np.zeros(rows, np.int32), np.ones(rows, np.int8)
         self._plays, self._first, self._over = (np.zeros(rows, bool) for _ in range(3))
         self._game_over, self._new_game = np.zeros(rows, bool), np.ones(rows, bool)
         self._returns, self._lengths = np.zeros(rows), np.zeros(rows, np.int32)
-        self._idle = np.zeros(rows, np.int32)  # steps since a member was stopped in the midst of an episode
+        self._idle = np.zeros(rows, np.int32)  # steps since an individual was stopped in the midst of an episode
         self._now: TimeStep = env.reset()
         self._first[...] = True
-        self.places = Places(updates, env.save())
+        self.snapshots = EnvSnapshots(updates, env.save())
 
     @property
     def is_playing(self) -> bool:
-        """Whether a member is in the midst of its episode."""
+        """Whether an individual is in the midst of its episode."""
         return bool(self._plays.any())
 
     def restart(self) -> None:
-        """New episodes in all rows; members that play are forgotten."""
+        """New episodes in all rows; individuals that play are forgotten."""
         self._now = self.env.reset()
         self._plays[...], self._over[...], self._first[...] = False, False, True
         self._game_over[...], self._new_game[...] = False, True
@@ -101,14 +103,14 @@ class MemberSlot:
         """Rows where an episode starts that nobody plays."""
         return np.flatnonzero(self._new_game & ~self._plays).tolist()
 
-    def begin(self, row: int, member: Member, params: Tree) -> None:
-        """Let a member play in this row: its parameters are made of the published ones."""
-        noise = self._members.table.numbers[member.index : member.index + self._members.size]
-        own = self._members.perturb(params, noise, np.float32(member.sign))
+    def begin(self, row: int, individual: Individual, params: Tree) -> None:
+        """Let an individual play in this row: its parameters are made of the published ones."""
+        noise = self._individuals.table.numbers[individual.index : individual.index + self._individuals.size]
+        own = self._individuals.perturb(params, noise, np.float32(individual.sign))
         for into, leaf in zip(self._params, jax.tree.leaves(own), strict=True):
             into[row] = leaf
-        self._playing[row] = member
-        self._index[row], self._sign[row] = member.index, member.sign
+        self._playing[row] = individual
+        self._index[row], self._sign[row] = individual.index, individual.sign
         self._returns[row], self._lengths[row], self._plays[row] = 0.0, 0, True
 
     def inputs(self) -> Inputs:
@@ -126,7 +128,8 @@ class MemberSlot:
         self.env_s += time.perf_counter() - began
 
     def receive(self) -> int:
-        """Wait for the outcome; members whose episode is over are `finished`. Returns the steps that members made."""
+        """Wait for the outcome; individuals whose episode is over are `finished`. Returns the steps that individuals
+        made."""
         began = time.perf_counter()
         self._now = now = self.env.recv()
         self.env_s += time.perf_counter() - began
@@ -135,34 +138,34 @@ class MemberSlot:
         np.add(self._lengths, 1, out=self._lengths, where=counts)
         steps = int(np.count_nonzero(counts))
         over = now.terminated | now.truncated
-        ended = plays & (now.episode_over | (self._lengths >= self._members.episode_limit))
+        ended = plays & (now.episode_over | (self._lengths >= self._individuals.episode_limit))
         for row in np.flatnonzero(ended):
-            member = self._playing[row]
-            assert member is not None
-            self.finished.append(Finished(member, float(self._returns[row]), int(self._lengths[row])))
+            individual = self._playing[row]
+            assert individual is not None
+            self.finished.append(Finished(individual, float(self._returns[row]), int(self._lengths[row])))
         plays &= ~ended
         self._first, self._over = self._over, over
         self._new_game, self._game_over = self._game_over, now.episode_over.copy()
         self._idle = np.where(plays | self._game_over | self._new_game, 0, self._idle + 1)
-        if self._idle.max() > (most := PATIENCE * self._members.episode_limit):
+        if self._idle.max() > (most := PATIENCE * self._individuals.episode_limit):
             raise EnvError(
-                f"an episode has not ended {most:,} steps after its member was stopped (algorithm.episode_limit = "
-                f"{self._members.episode_limit}); give env.wrappers a time_limit({self._members.episode_limit})"
+                f"an episode has not ended {most:,} steps after its individual was stopped (algorithm.episode_limit = "
+                f"{self._individuals.episode_limit}); give env.wrappers a time_limit({self._individuals.episode_limit})"
             )
         return steps
 
     def unfinished(self) -> int:
-        """Steps of members that play, and of those that are finished but were not sent."""
+        """Steps of individuals that play, and of those that are finished but were not sent."""
         return int(self._lengths[self._plays].sum()) + sum(done.length for done in self.finished)
 
     def mark(self, updates: int) -> None:
         """Between two populations: keep where the environments are, for a checkpoint after so many updates."""
-        self.places.add(updates, self.env.save())
+        self.snapshots.add(updates, self.env.save())
 
-    def load(self, updates: int, place: Tree) -> None:
+    def load(self, updates: int, snapshot: Tree) -> None:
         """Go on from there."""
-        self._now = self.env.load(place)
-        self.places = Places(updates, place)
+        self._now = self.env.load(snapshot)
+        self.snapshots = EnvSnapshots(updates, snapshot)
 
 
 Act = Callable[[Inputs], tuple[Any, Tree]]

@@ -11,25 +11,25 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from podium.algorithms.algorithm import Members
+from podium.algorithms.algorithm import Individuals
 from podium.core.errors import EnvError
 from podium.core.types import Tree
 from podium.envs.interface import HostEnv
 from podium.launch.plan import Plan
-from podium.ops.keys import run_key
+from podium.ops.random_keys import run_key
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId
 from podium.protocol.streams import SampleSender
-from podium.runs.books import ActorLedger, Books, balance
+from podium.runs.accounting import ActorAccount, LearnerAccount, balance
 from podium.runs.summary import Samples
+from podium.workers.action_sources import ActionSource, InlineActions
 from podium.workers.actor import Actor
+from podium.workers.individual_actor import IndividualActor, Mean
+from podium.workers.individual_slot import IndividualSlot
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Layouts, make_layouts
-from podium.workers.member_actor import Mean, MemberActor
-from podium.workers.member_slot import MemberSlot
-from podium.workers.policies import InlinePolicy, Policy
-from podium.workers.served_policy import ServedPolicy
-from podium.workers.slot import Slot
+from podium.workers.served_actions import ServedActions
+from podium.workers.slot import EnvSlot
 
 LEAVE_LIMIT_S = 5.0
 """How long an actor may take to end its step once it is told to go."""
@@ -37,7 +37,7 @@ REPLY_LIMIT_S = 60.0
 SWITCH_S = 0.0002
 """How long a thread may go on in Python while another waits to: an actor's simulator is idle until it gets its turn."""
 
-AnySlot = TypeVar("AnySlot", Slot, MemberSlot)
+AnySlot = TypeVar("AnySlot", EnvSlot, IndividualSlot)
 
 
 def credits(plan: Plan) -> int:
@@ -45,26 +45,28 @@ def credits(plan: Plan) -> int:
     return plan.buffers * plan.slots // plan.actors
 
 
-def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[Slot]:
+def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[EnvSlot]:
     """The slots of one actor, with their environments."""
     num_envs = plan.experiment.env.num_envs
     rollouts = plan.algorithm.rollouts
     exploration = rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
 
-    def make(number: int, env: HostEnv) -> Slot:
+    def make(number: int, env: HostEnv) -> EnvSlot:
         mine = exploration[number * plan.rows : (number + 1) * plan.rows]
-        return Slot(number, env, layouts, rollouts.discount, update, mine)
+        return EnvSlot(number, env, layouts, rollouts.discount, update, mine)
 
     return _make_each(plan, actor, update, incarnation, make)
 
 
-def make_member_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[MemberSlot]:
-    """The same for an actor that plays members."""
-    members, memory = plan.algorithm.experience, layouts.request.tree(layouts.request.schema.fields).memory
-    assert isinstance(members, Members)
+def make_individual_slots(
+    plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int
+) -> list[IndividualSlot]:
+    """The same for an actor that plays memberships."""
+    memberships, memory = plan.algorithm.experience, layouts.request.tree(layouts.request.schema.fields).memory
+    assert isinstance(memberships, Individuals)
 
-    def make(number: int, env: HostEnv) -> MemberSlot:
-        return MemberSlot(number, env, layouts.params, memory, members, update)
+    def make(number: int, env: HostEnv) -> IndividualSlot:
+        return IndividualSlot(number, env, layouts.params, memory, memberships, update)
 
     return _make_each(plan, actor, update, incarnation, make)
 
@@ -87,7 +89,7 @@ def _make_each(
     return slots
 
 
-def keeps_places(plan: Plan) -> bool:
+def keeps_env_snapshots(plan: Plan) -> bool:
     """Whether checkpoints hold where the environments are, if these can tell.
 
     In one process, and with a learner that waits for them: else they are somewhere in fragments that it has not seen.
@@ -95,27 +97,27 @@ def keeps_places(plan: Plan) -> bool:
     return plan.mode != "fused" and plan.in_one_process and plan.experiment.topology.staleness == 0
 
 
-def find_places(plan: Plan) -> list[Tree] | None:
+def find_env_snapshots(plan: Plan) -> list[Tree] | None:
     """What the first checkpoint would hold of where the environments are; None if they cannot tell."""
-    if not keeps_places(plan):
+    if not keeps_env_snapshots(plan):
         return None
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
-    make = make_member_slots if isinstance(plan.algorithm.experience, Members) else make_slots
-    slots: list[Slot | MemberSlot] = []
+    make = make_individual_slots if isinstance(plan.algorithm.experience, Individuals) else make_slots
+    slots: list[EnvSlot | IndividualSlot] = []
     try:
         for actor in range(plan.actors):
             slots += make(plan, layouts, actor, update=0, incarnation=0)
-        return _places(slots, updates=0)
+        return _env_snapshots(slots, updates=0)
     finally:
         close_slots(slots)
 
 
-def _places(slots: Sequence[Slot | MemberSlot], updates: int) -> list[Tree] | None:
-    places = [slot.places.at(updates) for slot in slots]
-    return None if any(place is None for place in places) else places
+def _env_snapshots(slots: Sequence[EnvSlot | IndividualSlot], updates: int) -> list[Tree] | None:
+    snapshots = [slot.snapshots.at(updates) for slot in slots]
+    return None if any(snapshot is None for snapshot in snapshots) else snapshots
 
 
-def close_slots(slots: Sequence[Slot | MemberSlot]) -> None:
+def close_slots(slots: Sequence[EnvSlot | IndividualSlot]) -> None:
     """Close their environments."""
     for slot in slots:
         slot.env.close()
@@ -124,12 +126,12 @@ def close_slots(slots: Sequence[Slot | MemberSlot]) -> None:
 def make_actor(
     plan: Plan,
     layouts: Layouts,
-    slots: Sequence[Slot],
-    policy: Policy,
+    slots: Sequence[EnvSlot],
+    policy: ActionSource,
     sender: SampleSender,
-    ledger: ActorLedger,
+    account: ActorAccount,
     beat: Callable[[dict[str, float]], None] = lambda metrics: None,
-    follow: Callable[[], None] = lambda: None,
+    reconnect: Callable[[], None] = lambda: None,
 ) -> Actor:
     """An actor that draws its noise as the plan says."""
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
@@ -140,40 +142,40 @@ def make_actor(
         layouts,
         plan.algorithm.rollouts,
         key=key,
-        ledger=ledger,
+        account=account,
         staleness=plan.experiment.topology.staleness,
         beat=beat,
-        follow=follow,
+        reconnect=reconnect,
     )
 
 
-def make_member_actor(
+def make_individual_actor(
     plan: Plan,
     layouts: Layouts,
-    slots: Sequence[MemberSlot],
+    slots: Sequence[IndividualSlot],
     mean: Mean,
-    life: tuple[int, ...],
+    sender_id: tuple[int, ...],
     sender: SampleSender,
-    ledger: ActorLedger,
+    account: ActorAccount,
     beat: Callable[[dict[str, float]], None] = lambda metrics: None,
-    follow: Callable[[], None] = lambda: None,
-) -> MemberActor:
-    """An actor of a population. Where actors draw members by themselves, each `life` of one draws others."""
+    reconnect: Callable[[], None] = lambda: None,
+) -> IndividualActor:
+    """An actor of a population. Where actors draw individuals by themselves, each `incarnation` of one draws others."""
     _, key, _ = jax.random.split(run_key(plan.experiment.seed), 3)
     staleness = plan.experiment.topology.staleness
-    return MemberActor(
+    return IndividualActor(
         slots,
         mean,
         sender,
         layouts,
         plan.algorithm,
         key=key,
-        seed=[plan.experiment.seed, *(life if staleness else ())],
+        seed=[plan.experiment.seed, *(sender_id if staleness else ())],
         num_envs=plan.experiment.env.num_envs,
-        ledger=ledger,
+        account=account,
         staleness=staleness,
         beat=beat,
-        follow=follow,
+        reconnect=reconnect,
     )
 
 
@@ -191,8 +193,8 @@ class Crew:
         self.error: BaseException | None = None
         self._plan, self._layouts, self._transport, self._parameters = plan, layouts, transport, parameters
         self._stack = ExitStack()
-        self._ledgers: dict[str, ActorLedger] = {}
-        self._slots: list[Slot | MemberSlot] = []
+        self._accounts: dict[str, ActorAccount] = {}
+        self._slots: list[EnvSlot | IndividualSlot] = []
         self._seen, self._since = -1, time.monotonic()
         self._switch_s = sys.getswitchinterval()
         served = plan.experiment.topology.inference_workers if plan.mode == "served" else 0
@@ -224,14 +226,14 @@ class Crew:
             thread.join(max(0.0, deadline - time.monotonic()))
         sys.setswitchinterval(self._switch_s)
 
-    def load(self, updates: int, places: Sequence[Tree]) -> None:
+    def load(self, updates: int, snapshots: Sequence[Tree]) -> None:
         """Before the threads start: let the environments go on from where a checkpoint has them."""
-        for slot, place in zip(self._slots, places, strict=True):
-            slot.load(updates, place)
+        for slot, snapshot in zip(self._slots, snapshots, strict=True):
+            slot.load(updates, snapshot)
 
-    def places(self, updates: int) -> list[Tree] | None:
+    def snapshots(self, updates: int) -> list[Tree] | None:
         """Where the environments were after so many updates; None if a checkpoint cannot hold that."""
-        return _places(self._slots, updates) if keeps_places(self._plan) else None
+        return _env_snapshots(self._slots, updates) if keeps_env_snapshots(self._plan) else None
 
     def close(self) -> None:
         """Close environments and streams."""
@@ -241,45 +243,45 @@ class Crew:
         """Raise what a worker died of, or EnvError if nobody has stepped for long."""
         if self.error is not None:
             raise self.error
-        produced = sum(ledger.produced for ledger in self._ledgers.values())
+        produced = sum(account.produced for account in self._accounts.values())
         if produced != self._seen:
             self._seen, self._since = produced, time.monotonic()
         elif time.monotonic() - self._since > (limit_s := self._plan.experiment.limits.hang_s):
             raise EnvError(f"the environments have not finished a step for {limit_s:g} s (limits.hang_s)")
 
-    def samples(self, books: Books) -> Samples:
+    def samples(self, account: LearnerAccount) -> Samples:
         """What the actors produced and what became of it, counted by both sides."""
-        return balance(books.account, self._ledgers, running=not self.stop.is_set())
+        return balance(account.record, self._accounts, running=not self.stop.is_set())
 
-    def _actor(self, index: int, samples: str, update: int) -> Actor | MemberActor:
-        plan, layouts, life = self._plan, self._layouts, SenderId(index, 0)
-        if isinstance(plan.algorithm.experience, Members):
+    def _actor(self, index: int, samples: str, update: int) -> Actor | IndividualActor:
+        plan, layouts, sender_id = self._plan, self._layouts, SenderId(index, 0)
+        if isinstance(plan.algorithm.experience, Individuals):
             reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
             mean = Mean(layouts.params, self._stack.enter_context(closing(reader)))
-            slots = make_member_slots(plan, layouts, index, update, incarnation=0)
-            make = partial(make_member_actor, plan, layouts, slots, mean, (index, update))
+            slots = make_individual_slots(plan, layouts, index, update, incarnation=0)
+            make = partial(make_individual_actor, plan, layouts, slots, mean, (index, update))
         else:
             slots = make_slots(plan, layouts, index, update, incarnation=0)
-            make = partial(make_actor, plan, layouts, slots, self._policy(life, len(slots)))
+            make = partial(make_actor, plan, layouts, slots, self._policy(sender_id, len(slots)))
         self._slots += slots
         self._stack.callback(close_slots, slots)
-        sender = self._transport.sample_sender(samples, layouts.record.schema, life, credits(plan))
+        sender = self._transport.sample_sender(samples, layouts.record.schema, sender_id, credits(plan))
         self._stack.enter_context(closing(sender))
-        ledger = self._ledgers[f"{index}.0"] = ActorLedger.in_memory()
-        return make(sender, ledger)
+        account = self._accounts[f"{index}.0"] = ActorAccount.in_memory()
+        return make(sender, account)
 
-    def _policy(self, life: SenderId, slots: int) -> Policy:
+    def _policy(self, sender_id: SenderId, slots: int) -> ActionSource:
         plan, layouts, staleness = self._plan, self._layouts, self._plan.experiment.topology.staleness
         reader = self._transport.parameter_reader(self._parameters, layouts.params.schema)
         self._stack.enter_context(closing(reader))
         if plan.mode == "inline":
-            return InlinePolicy(plan.algorithm, layouts, reader, staleness)
+            return InlineActions(plan.algorithm, layouts, reader, staleness)
         clients = []
         for _, endpoint in self._servers:
             schemas = layouts.request.schema, layouts.answer.schema
-            client = self._transport.inference_client(endpoint, *schemas, life, [plan.rows] * slots, REPLY_LIMIT_S)
+            client = self._transport.inference_client(endpoint, *schemas, sender_id, [plan.rows] * slots, REPLY_LIMIT_S)
             clients.append(self._stack.enter_context(closing(client)))
-        return ServedPolicy(clients, layouts, reader if staleness == 0 else None)
+        return ServedActions(clients, layouts, reader if staleness == 0 else None)
 
     def _inference(self) -> tuple[InferenceWorker, str]:
         plan, layouts, topology = self._plan, self._layouts, self._plan.experiment.topology
@@ -290,7 +292,7 @@ class Crew:
         rows, wait_s = plan.inference_rows, topology.inference_wait_ms / 1e3
         return InferenceWorker(plan.algorithm, layouts, server, reader, rows, wait_s), server.endpoint
 
-    def _run(self, worker: Actor | MemberActor | InferenceWorker) -> None:
+    def _run(self, worker: Actor | IndividualActor | InferenceWorker) -> None:
         try:
             worker.run(self.stop)
         except BaseException as error:  # noqa: BLE001 - handed to the learner's thread, which raises it

@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from podium.protocol.keys import RunKeys
+from podium.protocol.run_keys import RunKeys
 from podium.protocol.streams import Counters, RefusedError, StreamError
 from podium.protocol.tcp.peers import Complaints
 from podium.protocol.tcp.sockets import (
@@ -50,10 +50,10 @@ class Dialling:
     limit: float  # seconds to wait for the first Welcome
 
 
-class Link:
+class ClientLink:
     """One client's end of a connection. One thread uses it.
 
-    link = Link(dialling, endpoint, hello, largest, depth, counters)
+    link = ClientLink(dialling, endpoint, hello, largest, depth, counters)
     welcome = link.open()                      # RefusedError says why not
     while (news := link.receive()) is not None: message, arrays = news
     """

@@ -10,7 +10,7 @@ from podium.protocol.tcp.sockets import Part
 from podium.protocol.tcp.wire import HELLO, WORDS
 
 
-class Layout:
+class FragmentLayout:
     """Where the arrays of a schema are in a message: plain ones side by side in one block, stacked frames apart."""
 
     def __init__(self, schema: Schema) -> None:
@@ -57,8 +57,8 @@ class Layout:
         return self.ordered(self.views(parts[0]), stacked)
 
 
-class Rows:
-    """Rows of a schema as bytes: field after field, without gaps, because the other end copies them anyway."""
+class RowLayout:
+    """RowLayout of a schema as bytes: field after field, without gaps, because the other end copies them anyway."""
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [(field.shape, np.dtype(field.dtype), field.nbytes) for field in schema.fields]

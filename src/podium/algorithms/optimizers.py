@@ -13,22 +13,24 @@ COARSE_ADAM = optax.scale_by_adam(eps=1e-5)
 """Takes small gradients for smaller: what PPO and A2C are published with."""
 
 
-class Part(NamedTuple):
+class OptimizedParams(NamedTuple):
     """Parameters that are trained together, and the optimizer's state for them."""
 
     params: Tree
     optimizer: optax.OptState
 
 
-def start(params: Tree, adam: optax.GradientTransformation = ADAM) -> Part:
+def start(params: Tree, adam: optax.GradientTransformation = ADAM) -> OptimizedParams:
     """Parameters that Adam has not moved yet."""
-    return Part(params, adam.init(params))
+    return OptimizedParams(params, adam.init(params))
 
 
-def descend(part: Part, gradient: Tree, rate: jax.Array, adam: optax.GradientTransformation = ADAM) -> Part:
+def descend(
+    part: OptimizedParams, gradient: Tree, rate: jax.Array, adam: optax.GradientTransformation = ADAM
+) -> OptimizedParams:
     """A step of Adam against the gradient."""
     step, optimizer = adam.update(gradient, part.optimizer)
-    return Part(jax.tree.map(lambda p, s: p - rate * s, part.params, step), optimizer)
+    return OptimizedParams(jax.tree.map(lambda p, s: p - rate * s, part.params, step), optimizer)
 
 
 def clip(gradient: Tree, norm: jax.Array) -> Tree:

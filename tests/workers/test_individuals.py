@@ -1,4 +1,5 @@
-"""Members in host environments: what an actor sends of them, and what a learner makes of what comes, late or never."""
+"""Individuals in host environments: what an actor sends of them, and what a learner makes of what comes, late or
+never."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from podium.algorithms import es
-from podium.algorithms.algorithm import Members
+from podium.algorithms.algorithm import Individuals
 from podium.core.algorithm_configs import ESConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import EnvError
@@ -19,12 +20,12 @@ from podium.envs.gymnasium import GymnasiumEnv
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader
-from podium.runs.books import ActorLedger, Books, balance
+from podium.runs.accounting import ActorAccount, LearnerAccount, balance
+from podium.workers.individual_actor import IndividualActor, Mean, draw_population
+from podium.workers.individual_learner import IndividualLearner
+from podium.workers.individual_records import MemberRecords
+from podium.workers.individual_slot import Individual, IndividualSlot
 from podium.workers.layout import make_layouts
-from podium.workers.member_actor import Mean, MemberActor, draw_population
-from podium.workers.member_learner import MemberLearner
-from podium.workers.member_records import MemberRecords
-from podium.workers.member_slot import Member, MemberSlot
 from workers.compiling import compilations
 from workers.stage import Counter
 
@@ -33,7 +34,8 @@ KEY, FIRST = jax.random.key(1), Version(0, 0)
 
 
 class TwoLives(Counter):
-    """A game of two lives of 3 steps, each an episode to who learns from it, as the `atari` wrapper makes them."""
+    """A game of two incarnations of 3 steps, each an episode to who learns from it, as the `atari` wrapper makes
+    them."""
 
     def __init__(self, end: str) -> None:
         super().__init__(end)
@@ -72,14 +74,14 @@ class Theatre:
         ]
         spec = self.envs[0].spec
         self.algorithm = es.make(config, self.experiment, spec)
-        assert isinstance(self.algorithm.experience, Members)
-        self.members = self.algorithm.experience
+        assert isinstance(self.algorithm.experience, Individuals)
+        self.individuals = self.algorithm.experience
         self.layouts = make_layouts(self.algorithm, spec, self.experiment, rows)
         self.transport = self._ends.enter_context(MemoryTransport())
         self.receiver = self.transport.sample_receiver(self.layouts.record.schema)
         self.publisher = self.transport.parameter_publisher("main", self.layouts.params.schema)
         self.state = jax.jit(lambda: self.algorithm.init(KEY, spec, config.hyper()))()
-        self.books, self.ledger = Books(None), ActorLedger.in_memory()
+        self.account, self.actor_account = LearnerAccount(None), ActorAccount.in_memory()
         self.stop, self.error = threading.Event(), None
 
     def __enter__(self) -> Self:
@@ -90,23 +92,25 @@ class Theatre:
         self._ends.close()
 
     def sender(self, worker: int = 0, credits: int = 8) -> Any:
-        life = SenderId(worker, 0)
-        return self.transport.sample_sender(self.receiver.endpoint, self.layouts.record.schema, life, credits)
+        incarnation = SenderId(worker, 0)
+        return self.transport.sample_sender(self.receiver.endpoint, self.layouts.record.schema, incarnation, credits)
 
-    def learner(self, version: Version = FIRST) -> MemberLearner:
-        ends = self.receiver, self.publisher, self.books
+    def learner(self, version: Version = FIRST) -> IndividualLearner:
+        ends = self.receiver, self.publisher, self.account
         devices = jax.local_devices()[: self.devices]
-        return MemberLearner(
+        return IndividualLearner(
             self.algorithm, self.layouts, self.state, KEY, version, *ends, self.slots, self.staleness, devices
         )
 
-    def actor(self) -> MemberActor:
+    def actor(self) -> IndividualActor:
         reader = self.transport.parameter_reader(self.publisher.endpoint, self.layouts.params.schema)
         memory = self.layouts.request.tree(self.layouts.request.schema.fields).memory
-        slots = [MemberSlot(n, env, self.layouts.params, memory, self.members) for n, env in enumerate(self.envs)]
+        slots = [
+            IndividualSlot(n, env, self.layouts.params, memory, self.individuals) for n, env in enumerate(self.envs)
+        ]
         mean = Mean(self.layouts.params, reader)
-        how = KEY, [0], ROWS, self.ledger, self.staleness
-        return MemberActor(slots, mean, self.sender(), self.layouts, self.algorithm, *how)
+        how = KEY, [0], ROWS, self.actor_account, self.staleness
+        return IndividualActor(slots, mean, self.sender(), self.layouts, self.algorithm, *how)
 
     def publish(self, update: int) -> None:
         params = self.algorithm.params(self.state)
@@ -142,7 +146,7 @@ def batch_size(theatre: Theatre) -> int:
 
 
 def send(theatre: Theatre, sender: Any, sequence: int, version: Any, first: float, lengths: Any, slot: int = 0) -> None:
-    """A batch of members with returns first, first + 1, ..., as an actor would send it."""
+    """A batch of individuals with returns first, first + 1, ..., as an actor would send it."""
     buffer = sender.acquire(LIMIT_S)
     records: MemberRecords = theatre.layouts.record.tree(buffer.arrays)
     n = len(records.index)
@@ -155,8 +159,8 @@ def send(theatre: Theatre, sender: Any, sequence: int, version: Any, first: floa
         records.seen.weight[...], records.seen.obs[...] = n / 2, np.array([[slot + 0.1], [sequence - 0.7]])
     steps = int(records.lengths.sum())
     sender.produced = getattr(sender, "produced", 0) + steps
-    theatre.ledger.produced += steps
-    theatre.ledger.commit(sequence, steps)
+    theatre.actor_account.produced += steps
+    theatre.actor_account.commit(sequence, steps)
     sender.commit(
         buffer, FragmentHeader("main", slot, sequence, Version(0, int(np.min(version))), steps, sender.produced)
     )
@@ -183,7 +187,7 @@ def test_an_actor_plays_pairs_to_the_end_of_their_episodes_and_tells_what_they_r
             assert records.lengths.tolist() == [3] * n
             assert records.version.tolist() == [7] * n
             assert records.index.min() >= 0
-            assert records.index.max() <= theatre.members.last_index
+            assert records.index.max() <= theatre.individuals.last_index
             assert records.seen is not None
             assert records.seen.weight.sum() >= n
         # Each row plays an index with one sign, then the same with the other.
@@ -193,8 +197,8 @@ def test_an_actor_plays_pairs_to_the_end_of_their_episodes_and_tells_what_they_r
         assert set(sums.values()) == {0}
         assert header.produced == 3 * 8 * n
         # Both ends' counts agree: what was sent, and what was under way.
-        under_way = sum(theatre.ledger.steps_of(i) for i in range(8, theatre.ledger.fragments))
-        assert theatre.ledger.produced == header.produced + theatre.ledger.unfinished + under_way
+        under_way = sum(theatre.actor_account.steps_of(i) for i in range(8, theatre.actor_account.fragments))
+        assert theatre.actor_account.produced == header.produced + theatre.actor_account.unfinished + under_way
 
 
 def test_both_of_a_pair_are_played_around_one_mean_unless_it_has_become_too_old() -> None:
@@ -202,7 +206,7 @@ def test_both_of_a_pair_are_played_around_one_mean_unless_it_has_become_too_old(
         actor = theatre.actor()
         slot, deal, mean = actor._slots[0], actor._deal, actor._mean
 
-        def next_after(update: int) -> tuple[Member, Any]:
+        def next_after(update: int) -> tuple[Individual, Any]:
             theatre.publish(update)
             assert mean.refresh(LIMIT_S)
             chosen = deal.next(slot, 0, mean)
@@ -224,7 +228,7 @@ def test_at_staleness_0_every_row_plays_its_part_of_the_population_and_waits_for
         theatre.publish(3)
         sent = theatre.play()
         batches = sorted((next(sent) for _ in range(2)), key=lambda batch: batch[0].slot)
-        pairs = draw_population(theatre.members, seed=0, update=3)
+        pairs = draw_population(theatre.individuals, seed=0, update=3)
         played = [(i, s) for _, records in batches for i, s in zip(records.index, records.sign, strict=True)]
         assert sorted(played) == sorted((i, s) for i in pairs for s in (1, -1))
         assert theatre.receiver.receive(0.3) is None
@@ -233,7 +237,7 @@ def test_at_staleness_0_every_row_plays_its_part_of_the_population_and_waits_for
         assert {version for records in again for version in records.version} == {4}
 
 
-def test_a_member_stopped_by_the_limit_leaves_its_row_until_the_episode_ends() -> None:
+def test_a_individual_stopped_by_the_limit_leaves_its_row_until_the_episode_ends() -> None:
     with Theatre(episode_limit=2) as theatre:
         theatre.publish(0)
         sent = theatre.play()
@@ -243,24 +247,24 @@ def test_a_member_stopped_by_the_limit_leaves_its_row_until_the_episode_ends() -
             assert set(records.lengths.tolist()) == {2}
 
 
-@pytest.mark.parametrize("limit", [50, 4], ids=["whole games", "stopped in the second life"])
-def test_a_member_plays_on_when_a_life_is_lost_and_begins_with_a_new_game(limit: int) -> None:
+@pytest.mark.parametrize("limit", [50, 4], ids=["whole games", "stopped in the second incarnation"])
+def test_a_individual_plays_on_when_a_life_is_lost_and_begins_with_a_new_game(limit: int) -> None:
     with Theatre(episode_limit=limit, normalize_observations=True, env=TwoLives) as theatre:
         theatre.publish(0)
         sent, length = theatre.play(), min(limit, 6)
         for _ in range(4):
             _, records = next(sent)
-            assert set(records.lengths.tolist()) == {length}  # the row that resets after a lost life is no step
+            assert set(records.lengths.tolist()) == {length}  # the row that resets after a lost incarnation is no step
             assert set(records.returns.tolist()) == {sum(range(1, length + 1))}
         theatre.stop.set()
         theatre.thread.join(LIMIT_S)
         assert records.seen is not None
-        # Steps are made from 0 to 5; the last observation of a life is not what an action is chosen from.
+        # Steps are made from 0 to 5; the last observation of an incarnation is not what an action is chosen from.
         mean = records.seen.weight @ records.seen.obs[:, 0] / records.seen.weight.sum()
         np.testing.assert_allclose(mean, (length - 1) / 2, atol=0.6)
 
 
-def test_an_episode_that_never_ends_after_its_member_was_stopped_is_an_error() -> None:
+def test_an_episode_that_never_ends_after_its_individual_was_stopped_is_an_error() -> None:
     with Theatre(episode_limit=2, end="never") as theatre:
         theatre.publish(0)
         actor = theatre.actor()
@@ -284,11 +288,11 @@ def test_late_members_are_left_out_and_counted_and_a_missing_actor_is_not_waited
         assert len(learned.episodes) == 5 * (3 * n // 4) + n  # at least a population, by whole batches
         assert learned.steps == 10 * len(learned.episodes)
         assert learned.staleness_max == 1
-        account = theatre.books.account
+        account = theatre.account.record
         assert (account.trained, account.stale) == (learned.steps, 10 * 5 * (n // 4))
         assert learner.version == Version(0, 6)
-        theatre.ledger.end(0)
-        samples = balance(account, {"0.0": theatre.ledger})
+        theatre.actor_account.end(0)
+        samples = balance(account, {"0.0": theatre.actor_account})
         assert (samples.lost, samples.in_flight, samples.unexplained) == (0, 0, 0)
 
 
@@ -297,7 +301,7 @@ def test_members_of_a_learner_that_died_are_stale() -> None:
         learner, sender = theatre.learner(Version(1, 5)), theatre.sender()
         send(theatre, sender, 0, 5, first=0.0, lengths=3)
         assert learner.step(timeout=0.1) is None
-        assert theatre.books.account.stale == 3 * batch_size(theatre)
+        assert theatre.account.record.stale == 3 * batch_size(theatre)
 
 
 def test_what_a_killed_actor_never_sent_is_lost_once_its_next_batch_is_there() -> None:
@@ -307,7 +311,7 @@ def test_what_a_killed_actor_never_sent_is_lost_once_its_next_batch_is_there() -
         sender.produced += 100  # two batches that nobody will see
         send(theatre, sender, 3, 0, first=0.0, lengths=3)
         assert learner.step(timeout=0.1) is None
-        assert theatre.books.account.lives["0.0"].lost == 100
+        assert theatre.account.record.incarnations["0.0"].lost == 100
 
 
 def test_at_staleness_0_the_order_of_arrival_changes_nothing() -> None:

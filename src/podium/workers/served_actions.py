@@ -8,8 +8,8 @@ import numpy as np
 
 from podium.protocol.schema import Version
 from podium.protocol.streams import InferenceClient, ParameterReader, Reply
-from podium.workers.layout import Answer, Layouts, Request
-from podium.workers.policies import Choice, Policy
+from podium.workers.action_sources import ActionSource, Choice
+from podium.workers.layout import ActAnswer, ActRequest, Layouts
 
 SLICE_S = 0.0005
 """How long one of several inference workers is listened to before the next."""
@@ -37,10 +37,10 @@ class _Desk:
         return doubtful, len(self.out)
 
 
-class ServedPolicy(Policy):
+class ServedActions(ActionSource):
     """Asks inference workers, whichever has the fewest requests out. What fails is asked again elsewhere, and counted.
 
-    policy = ServedPolicy([transport.inference_client(...), ...], layouts)
+    policy = ServedActions([transport.inference_client(...), ...], layouts)
 
     At staleness 0 it needs a reader, to know which version a fragment begins with: a reply of an older one, from a
     worker that has not read it yet, is asked for again.
@@ -68,7 +68,7 @@ class ServedPolicy(Policy):
                 self._failed += 1
                 self._ask(slot, arrays)
 
-    def submit(self, slot: int, request: Request) -> None:
+    def submit(self, slot: int, request: ActRequest) -> None:
         self._ask(slot, self._layouts.request.arrays(request))
 
     def poll(self, timeout: float) -> Iterator[Choice]:
@@ -91,7 +91,7 @@ class ServedPolicy(Policy):
         if self._reader is not None and (news := self._reader.read(timeout)) is not None:
             self._see(news[0])
 
-    def warm_up(self, request: Request, slots: int) -> None:
+    def warm_up(self, request: ActRequest, slots: int) -> None:
         pass  # inference workers compile
 
     def metrics(self) -> dict[str, float]:
@@ -126,7 +126,7 @@ class ServedPolicy(Policy):
             self._see(version)
             self._replies += 1
             self._rows += len(arrays[0])
-            answer: Answer = self._layouts.answer.tree(arrays)
+            answer: ActAnswer = self._layouts.answer.tree(arrays)
             # A copy: the memory goes into the next request, which may have to be sent again.
             yield Choice(slot, version, answer._replace(memory=jax.tree.map(np.array, answer.memory)))
 

@@ -15,7 +15,7 @@ from podium.algorithms.algorithm import Algorithm
 from podium.core.types import ActInput, Tree
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterReader
-from podium.workers.layout import Answer, Layouts, Request
+from podium.workers.layout import ActAnswer, ActRequest, Layouts
 
 
 class Choice(NamedTuple):
@@ -23,10 +23,10 @@ class Choice(NamedTuple):
 
     slot: int
     version: Version
-    answer: Answer
+    answer: ActAnswer
 
 
-class Policy(ABC):
+class ActionSource(ABC):
     """What an actor asks for actions, for each of its slots (counted from 0) once at a time.
 
     policy.submit(slot, request)
@@ -39,7 +39,7 @@ class Policy(ABC):
     """The newest that it knows."""
 
     @abstractmethod
-    def submit(self, slot: int, request: Request) -> None:
+    def submit(self, slot: int, request: ActRequest) -> None:
         """Ask for a slot's actions."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Policy(ABC):
         """Take up a newer version if there is one within `timeout` seconds. At staleness 0, between fragments."""
 
     @abstractmethod
-    def warm_up(self, request: Request, slots: int) -> None:
+    def warm_up(self, request: ActRequest, slots: int) -> None:
         """Compile for requests like this one of up to so many slots."""
 
     @abstractmethod
@@ -94,18 +94,18 @@ class Weights:
         return 0.0 if self.version is None else time.monotonic() - self._read_at
 
 
-def jit_act(algorithm: Algorithm) -> Callable[[Tree, Request], Answer]:
+def jit_act(algorithm: Algorithm) -> Callable[[Tree, ActRequest], ActAnswer]:
     """`algorithm.act` from a request to an answer, with exploration."""
 
-    def act(params: Tree, request: Request) -> Answer:
+    def act(params: Tree, request: ActRequest) -> ActAnswer:
         keys = jax.random.wrap_key_data(request.key, impl="threefry2x32")
         inputs = ActInput(request.obs, request.first, request.mask, keys, request.exploration)
-        return Answer(*algorithm.act(params, request.memory, inputs, False))
+        return ActAnswer(*algorithm.act(params, request.memory, inputs, False))
 
     return jax.jit(act)
 
 
-class InlinePolicy(Policy):
+class InlineActions(ActionSource):
     """Acts with its own copy of the parameters.
 
     With staleness, the newest version acts on all slots submitted, as one batch. At staleness 0 each slot is a batch
@@ -118,12 +118,12 @@ class InlinePolicy(Policy):
         self._layouts = layouts
         self._weights = Weights(layouts, reader)
         self._staleness = staleness
-        self._pending: list[tuple[int, Request]] = []
+        self._pending: list[tuple[int, ActRequest]] = []
         self._batches: dict[int, list[np.ndarray]] = {}
         self._acts = self._rows = 0
         self._seconds = 0.0
 
-    def submit(self, slot: int, request: Request) -> None:
+    def submit(self, slot: int, request: ActRequest) -> None:
         self._pending.append((slot, request))
 
     def poll(self, timeout: float) -> Iterator[Choice]:
@@ -146,7 +146,7 @@ class InlinePolicy(Policy):
         if self._weights.refresh(timeout):
             self.version = self._weights.version
 
-    def warm_up(self, request: Request, slots: int) -> None:
+    def warm_up(self, request: ActRequest, slots: int) -> None:
         zeros = self._weights.zeros()
         jax.block_until_ready(self._act(zeros, request))
         while self._staleness and slots > 1:
@@ -160,14 +160,14 @@ class InlinePolicy(Policy):
             "weights_age_s": self._weights.age(),
         }
 
-    def _choose(self, slot: int, request: Request) -> Choice:
+    def _choose(self, slot: int, request: ActRequest) -> Choice:
         began = time.perf_counter()
         action, extras, memory = self._act(self._weights.params, request)
-        answer = Answer(np.asarray(action), extras, memory)
+        answer = ActAnswer(np.asarray(action), extras, memory)
         self._count(len(request.first), began)
         return Choice(slot, self._newest(), answer)
 
-    def _choose_together(self, pending: list[tuple[int, Request]]) -> Iterator[Choice]:
+    def _choose_together(self, pending: list[tuple[int, ActRequest]]) -> Iterator[Choice]:
         began = time.perf_counter()
         rows = len(pending[0][1].first)
         answer = self._act(self._weights.params, self._merge([request for _, request in pending]))
@@ -178,7 +178,7 @@ class InlinePolicy(Policy):
             # A copy: memory that act leaves as it is could be the very batch that the next merge writes into.
             yield Choice(slot, version, part._replace(memory=jax.tree.map(np.array, part.memory)))
 
-    def _merge(self, requests: list[Request]) -> Request:
+    def _merge(self, requests: list[ActRequest]) -> ActRequest:
         """Requests as one batch, padded to a power of two of slots, so that few shapes are compiled."""
         rows, slots = len(requests[0].first), 1 << (len(requests) - 1).bit_length()
         layout = self._layouts.request

@@ -1,4 +1,4 @@
-"""What members have observed, as few numbers: two rows that have the mean and variance of all of it.
+"""What individuals have observed, as few numbers: two rows that have the mean and variance of all of it.
 
 A number that comes up n times as often as another weighs n times as much: so the rows mean + deviation and
 mean - deviation, each with half of the weight, are to `ops.statistics` what all the observations are. Leaves that are
@@ -18,10 +18,10 @@ LARGEST = 1e15
 """Beyond it a simulator has lost its numbers: single precision has no room for the sum of their squares."""
 
 
-class Tally(NamedTuple):
+class MomentTally(NamedTuple):
     """Sums over observations inside XLA, of distances from a point amid them: far from 0, squares would lose digits.
 
-    tally = Tally.start(obs)                       # [n, ...]: the first ones
+    tally = MomentTally.start(obs)                       # [n, ...]: the first ones
     tally = tally.add(obs, valid)
     tally.seen()
     """
@@ -85,18 +85,18 @@ class HostTally:
 
     def __init__(self, observation: Tree) -> None:
         specs = jax.tree.leaves(observation)
-        self._places = [place for place, spec in enumerate(specs) if is_float(spec)]
-        self._shapes = [specs[place].shape for place in self._places]
+        self._env_snapshots = [place for place, spec in enumerate(specs) if is_float(spec)]
+        self._shapes = [specs[place].shape for place in self._env_snapshots]
         self._clear()
 
     def add(self, obs: Tree, valid: np.ndarray) -> None:
         """Rows [n, ...] of which these are valid; those that are not sound are left out."""
         leaves = jax.tree.leaves(obs)
-        for place in self._places:
+        for place in self._env_snapshots:
             sound = np.abs(leaves[place]) < LARGEST
             valid = valid & sound.reshape(len(valid), -1).all(axis=1)
         self._number += int(np.count_nonzero(valid))
-        for i, place in enumerate(self._places):
+        for i, place in enumerate(self._env_snapshots):
             rows = leaves[place][valid].astype(np.float64)
             self._sums[i] += rows.sum(axis=0)
             self._squares[i] += (rows * rows).sum(axis=0)
@@ -106,7 +106,7 @@ class HostTally:
         number = max(self._number, 1)
         seen.weight[...] = self._number / 2
         leaves = jax.tree.leaves(seen.obs)
-        for place, total, squares in zip(self._places, self._sums, self._squares, strict=True):
+        for place, total, squares in zip(self._env_snapshots, self._sums, self._squares, strict=True):
             mean = total / number
             deviation = np.sqrt(np.maximum(squares / number - mean**2, 0.0))
             leaves[place][0], leaves[place][1] = mean + deviation, mean - deviation

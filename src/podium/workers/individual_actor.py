@@ -1,9 +1,9 @@
-"""The actor of a population: plays members in the rows of its slots, and sends what they reached.
+"""The actor of a population: plays individuals in the rows of its slots, and sends what they reached.
 
 With staleness, a row that is free takes the newest parameters and a new pair of noise, whatever the others do; both of
 the pair are played around these parameters, one after the other, unless newer ones have made them too old. At
 staleness 0 each row plays a fixed part of the population, slot by slot, and waits for the next version: the same
-members with the same parameters, however many actors share them.
+individuals with the same parameters, however many actors share them.
 """
 
 import threading
@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podium.algorithms.algorithm import Algorithm, Members
+from podium.algorithms.algorithm import Algorithm, Individuals
 from podium.core.types import ActInput, Tree
-from podium.ops.keys import row_keys
+from podium.ops.random_keys import row_keys
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, SampleSender
-from podium.runs.books import ActorLedger
+from podium.runs.accounting import ActorAccount
 from podium.workers.actor import POLICY, WAIT_S
+from podium.workers.individual_records import MemberRecords
+from podium.workers.individual_slot import Act, Individual, IndividualSlot, Inputs
 from podium.workers.layout import Layout, Layouts
-from podium.workers.member_records import MemberRecords
-from podium.workers.member_slot import Act, Inputs, Member, MemberSlot
 from podium.workers.population import act_each
-from podium.workers.turns import take_turns
+from podium.workers.worker_loop import run_worker_loop
 
 
 class Mean:
@@ -48,13 +48,13 @@ class Mean:
         return self.version is not None
 
 
-def draw_population(members: Members, seed: int, update: int) -> np.ndarray:
+def draw_population(individuals: Individuals, seed: int, update: int) -> np.ndarray:
     """Indices of all pairs of an update's population, the same for whoever asks."""
-    return np.random.default_rng([seed, update]).integers(0, members.last_index + 1, members.population // 2)
+    return np.random.default_rng([seed, update]).integers(0, individuals.last_index + 1, individuals.population // 2)
 
 
 def jit_act(algorithm: Algorithm, key: jax.Array) -> Act:
-    """Actions of rows with parameters of their own. Action noise belongs to a member and its step."""
+    """Actions of rows with parameters of their own. Action noise belongs to an individual and its step."""
 
     def act(inputs: Inputs) -> tuple[jax.Array, Tree]:
         who = 2 * inputs.index + (inputs.sign < 0)
@@ -65,19 +65,20 @@ def jit_act(algorithm: Algorithm, key: jax.Array) -> Act:
     return jax.jit(act)
 
 
-class MemberActor:
-    """Plays members in host environments, in a thread or in a process of its own.
+class IndividualActor:
+    """Plays individuals in host environments, in a thread or in a process of its own.
 
-    actor = MemberActor(slots, Mean(layouts.params, reader), sender, layouts, algorithm, key, seed, ledger, staleness=1)
+    mean = Mean(layouts.params, reader)
+    actor = IndividualActor(slots, mean, sender, layouts, algorithm, key, seed, account, staleness=1)
     actor.warm_up()
     actor.run(stop)
 
-    `seed` is the run's at staleness 0, else the actor's own. `beat` and `follow` are as in `workers.actor`.
+    `seed` is the run's at staleness 0, else the actor's own. `beat` and `reconnect` are as in `workers.actor`.
     """
 
     def __init__(
         self,
-        slots: Sequence[MemberSlot],
+        slots: Sequence[IndividualSlot],
         mean: Mean,
         sender: SampleSender,
         layouts: Layouts,
@@ -85,22 +86,24 @@ class MemberActor:
         key: jax.Array,
         seed: Sequence[int],
         num_envs: int,
-        ledger: ActorLedger,
+        account: ActorAccount,
         staleness: int,
         beat: Callable[[dict[str, float]], None] = lambda metrics: None,
-        follow: Callable[[], None] = lambda: None,
+        reconnect: Callable[[], None] = lambda: None,
     ) -> None:
-        assert isinstance(algorithm.experience, Members)
+        assert isinstance(algorithm.experience, Individuals)
         self._slots, self._mean, self._sender, self._layouts = list(slots), mean, sender, layouts
-        self._members, self._staleness, self._ledger = algorithm.experience, staleness, ledger
-        self._beat, self._follow = beat, follow
+        self._individuals, self._staleness, self._account = algorithm.experience, staleness, account
+        self._beat, self._reconnect = beat, reconnect
         self._act = jit_act(algorithm, key)
         self._batch = len(layouts.record.tree(layouts.record.schema.allocate()).index)
         self._free: list[Buffer] = []
         self._sequence = self._committed = self._produced = self._finished = 0
         self._credit_wait_s = self._act_s = 0.0
         self._deal = (
-            _InOrder(self._members, seed, num_envs) if staleness == 0 else _AtRandom(self._members, seed, staleness)
+            _InOrder(self._individuals, seed, num_envs)
+            if staleness == 0
+            else _AtRandom(self._individuals, seed, staleness)
         )
 
     def warm_up(self) -> None:
@@ -110,17 +113,17 @@ class MemberActor:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or an environment or a stream fails."""
         try:
-            take_turns(self._turn, stop, lambda: self._beat(self.metrics()), self._follow)
+            run_worker_loop(self._turn, stop, lambda: self._beat(self.metrics()), self._reconnect)
         finally:
             # Counted in what is left, so that it can disagree with what was counted step by step.
-            self._ledger.end(sum(slot.unfinished() for slot in self._slots))
+            self._account.end(sum(slot.unfinished() for slot in self._slots))
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start. Seconds waited are those in which there was nothing to step."""
         return {
             "steps": self._produced,
             "fragments": self._sequence,
-            "members": self._finished,
+            "individuals": self._finished,
             "env_s": sum(slot.env_s for slot in self._slots),
             "inference_wait_s": self._act_s,
             "credit_wait_s": self._credit_wait_s,
@@ -141,12 +144,12 @@ class MemberActor:
         for slot in stepping:
             finished = len(slot.finished)
             self._produced += slot.receive()
-            self._ledger.produced = self._produced
+            self._account.produced = self._produced
             self._finished += len(slot.finished) - finished
         return bool(stepping)
 
-    def _prepare(self, slot: MemberSlot) -> bool:
-        """Send what is full, and let members begin in the rows that are free. False if the slot must wait."""
+    def _prepare(self, slot: IndividualSlot) -> bool:
+        """Send what is full, and let individuals begin in the rows that are free. False if the slot must wait."""
         while len(slot.finished) >= self._batch:
             if not self._commit(slot):
                 return False
@@ -164,27 +167,27 @@ class MemberActor:
                 slot.begin(row, *chosen)
         return True
 
-    def _commit(self, slot: MemberSlot) -> bool:
+    def _commit(self, slot: IndividualSlot) -> bool:
         """Send a batch, if there is credit for it."""
         buffer = self._free.pop() if self._free else self._sender.acquire(0.0)
         if buffer is None:
             return False
         # A learner that was restored is somewhere else, and an actor that is never idle would not notice.
-        self._follow()
+        self._reconnect()
         batch, slot.finished = slot.finished[: self._batch], slot.finished[self._batch :]
         records: MemberRecords = self._layouts.record.tree(buffer.arrays)
-        records.index[...] = [done.member.index for done in batch]
-        records.sign[...] = [done.member.sign for done in batch]
+        records.index[...] = [done.individual.index for done in batch]
+        records.sign[...] = [done.individual.sign for done in batch]
         records.returns[...] = [done.returned for done in batch]
         records.lengths[...] = [done.length for done in batch]
-        records.version[...] = [done.member.version.update for done in batch]
+        records.version[...] = [done.individual.version.update for done in batch]
         if slot.tally is not None and records.seen is not None:
             slot.tally.write(records.seen)
         steps = sum(done.length for done in batch)
         self._committed += steps
-        oldest = min(done.member.version for done in batch)
+        oldest = min(done.individual.version for done in batch)
         header = FragmentHeader(POLICY, slot.number, self._sequence, oldest, steps, self._committed)
-        self._ledger.commit(self._sequence, steps)
+        self._account.commit(self._sequence, steps)
         self._sequence += 1
         if self._staleness == 0:  # all that the slot plays of a population is one batch
             slot.mark(oldest.update + 1)
@@ -205,52 +208,54 @@ class MemberActor:
 class _AtRandom:
     """New noise whenever a row is free; after it the same with the other sign, around the same mean."""
 
-    def __init__(self, members: Members, seed: Sequence[int], staleness: int) -> None:
-        self._last, self._staleness = members.last_index, staleness
+    def __init__(self, individuals: Individuals, seed: Sequence[int], staleness: int) -> None:
+        self._last, self._staleness = individuals.last_index, staleness
         self._random = np.random.default_rng(list(seed))
-        self._partners: dict[tuple[int, int], tuple[Member, Tree]] = {}  # of a row: whom the other sign is to follow
+        self._partners: dict[
+            tuple[int, int], tuple[Individual, Tree]
+        ] = {}  # of a row: whom the other sign is to reconnect
 
-    def is_playing(self, slot: MemberSlot) -> bool:
+    def is_playing(self, slot: IndividualSlot) -> bool:
         return True
 
-    def open(self, slot: MemberSlot, update: int) -> None:
+    def open(self, slot: IndividualSlot, update: int) -> None:
         raise AssertionError("rows do not wait for versions")
 
-    def next(self, slot: MemberSlot, row: int, mean: Mean) -> tuple[Member, Tree] | None:
+    def next(self, slot: IndividualSlot, row: int, mean: Mean) -> tuple[Individual, Tree] | None:
         place = slot.number, row
         assert mean.version is not None
         if (partner := self._partners.pop(place, None)) is not None and self._is_welcome(partner[0], mean.version):
-            member, params = partner
-            return member._replace(sign=-1), params
-        member = Member(int(self._random.integers(0, self._last + 1)), 1, mean.version)
-        self._partners[place] = member, mean.params
+            individual, params = partner
+            return individual._replace(sign=-1), params
+        individual = Individual(int(self._random.integers(0, self._last + 1)), 1, mean.version)
+        self._partners[place] = individual, mean.params
         return self._partners[place]
 
-    def _is_welcome(self, member: Member, newest: Version) -> bool:
-        """Whether a learner that made the newest version still takes members of this one's."""
-        version = member.version
+    def _is_welcome(self, individual: Individual, newest: Version) -> bool:
+        """Whether a learner that made the newest version still takes individuals of this one's."""
+        version = individual.version
         return version.incarnation == newest.incarnation and newest.update - version.update <= self._staleness
 
 
 class _InOrder:
-    """Members of an update's population by number: row r of all plays the r-th part of them."""
+    """Individuals of an update's population by number: row r of all plays the r-th part of them."""
 
-    def __init__(self, members: Members, seed: Sequence[int], num_envs: int) -> None:
-        self._members, self._seed = members, seed[0]
-        self._share = members.population // num_envs
+    def __init__(self, individuals: Individuals, seed: Sequence[int], num_envs: int) -> None:
+        self._individuals, self._seed = individuals, seed[0]
+        self._share = individuals.population // num_envs
         self._left: dict[int, np.ndarray] = {}  # of each slot, how many its rows have yet to begin
         self._pairs: tuple[int, np.ndarray] | None = None  # update, and indices of its pairs
 
-    def is_playing(self, slot: MemberSlot) -> bool:
+    def is_playing(self, slot: IndividualSlot) -> bool:
         left = self._left.get(slot.number)
         return left is not None and (bool(left.any()) or slot.is_playing)
 
-    def open(self, slot: MemberSlot, update: int) -> None:
+    def open(self, slot: IndividualSlot, update: int) -> None:
         self._left[slot.number] = np.full(slot.rows, self._share)
         if self._pairs is None or self._pairs[0] != update:
-            self._pairs = update, draw_population(self._members, self._seed, update)
+            self._pairs = update, draw_population(self._individuals, self._seed, update)
 
-    def next(self, slot: MemberSlot, row: int, mean: Mean) -> tuple[Member, Tree] | None:
+    def next(self, slot: IndividualSlot, row: int, mean: Mean) -> tuple[Individual, Tree] | None:
         left = self._left[slot.number]
         if not left[row]:
             return None
@@ -258,4 +263,4 @@ class _InOrder:
         left[row] -= 1
         assert self._pairs is not None
         assert slot.version is not None
-        return Member(int(self._pairs[1][number // 2]), 1 if number % 2 == 0 else -1, slot.version), mean.params
+        return Individual(int(self._pairs[1][number // 2]), 1 if number % 2 == 0 else -1, slot.version), mean.params

@@ -7,31 +7,31 @@ from pathlib import Path
 import msgspec
 
 from podium.protocol.schema import SenderId
-from podium.protocol.shm.futex import Bell
+from podium.protocol.shm.futex import FutexWakeup
 from podium.protocol.shm.segment import LINE, attach_or_create
 from podium.protocol.streams import StreamError
 
 
-class DoorText(msgspec.Struct, frozen=True):
-    """A door's file has nothing to say."""
+class RendezvousText(msgspec.Struct, frozen=True):
+    """A rendezvous's file has nothing to say."""
 
 
-class Door:
+class Rendezvous:
     """It survives both sides, and is made by whoever comes first.
 
     `joins` is a number that changes whenever somebody has come or left: then one looks into the directory.
     """
 
     def __init__(self, path: Path) -> None:
-        segment = attach_or_create(path, DoorText(), 2 * LINE)
+        segment = attach_or_create(path, RendezvousText(), 2 * LINE)
         segment.check_size(2 * LINE)
-        self.bell = Bell(segment.memory, segment.start)
+        self.wakeup = FutexWakeup(segment.memory, segment.start)
         self.joins = segment.words(LINE, 1)
 
     def announce(self) -> None:
         """Tell that somebody has come or left. No count: two that add one at the same time would add one together."""
         self.joins[0] = secrets.randbits(62)
-        self.bell.ring()
+        self.wakeup.wake()
 
 
 def named(directory: Path, stem: str) -> list[SenderId]:

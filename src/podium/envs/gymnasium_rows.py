@@ -12,16 +12,16 @@ import numpy as np
 
 from podium.core.errors import ConfigError, EnvError, PodiumError
 from podium.core.specs import EnvSpec
-from podium.envs.blame import blaming
 from podium.envs.codecs import Codec
 from podium.envs.interface import TimeStep
 from podium.envs.spaces import action_decoder, action_spec, observation_form, observation_spec, observation_writer
+from podium.envs.user_errors import user_errors
 
 MakeEnv = Callable[[], gymnasium.Env]
 WrapEnv = Callable[[gymnasium.Env], gymnasium.Env]
 
 
-class Tally(gymnasium.Wrapper):
+class EpisodeTally(gymnasium.Wrapper):
     """Sums the task's own rewards, inside of every wrapper that would clip or split them."""
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -53,7 +53,7 @@ def probe(make: MakeEnv, wrap: WrapEnv | None = None) -> EnvSpec:
 
 def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]:
     """The same, and how its own observations and actions differ from its spec's."""
-    with blaming("the environment raised when it was made and reset (seed 0)"):
+    with user_errors("the environment raised when it was made and reset (seed 0)"):
         env = make() if wrap is None else wrap(make())
         try:
             _, info = env.reset(seed=0)
@@ -68,10 +68,10 @@ def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]
     return spec, Codec(observation_form(env.observation_space), lambda actions: np.stack([*map(decode, actions)]))
 
 
-class Rows:
+class GymnasiumRows:
     """B environments, each with its own seed, index and running episode.
 
-    rows = Rows(lambda: gymnasium.make("CartPole-v1"), seeds=[1, 2], spec=spec)
+    rows = GymnasiumRows(lambda: gymnasium.make("CartPole-v1"), seeds=[1, 2], spec=spec)
     rows.reset(out)
     rows.step(actions, out)      # next-step autoreset
     """
@@ -84,10 +84,10 @@ class Rows:
         self._first_index = first_index
         self._seeded = False
         self._envs: list[gymnasium.Env] = []
-        self._tallies: list[Tally] = []
+        self._tallies: list[EpisodeTally] = []
         for row in range(len(seeds)):
             try:
-                tally = Tally(make())
+                tally = EpisodeTally(make())
                 self._tallies.append(tally)
                 self._envs.append(tally if wrap is None else wrap(tally))
             except Exception as error:

@@ -1,13 +1,13 @@
-"""What actors send of members that have played: a few bytes each, in batches, with what they observed."""
+"""What actors send of individuals that have played: a few bytes each, in batches, with what they observed."""
 
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from podium.algorithms.algorithm import Members, Seen
+from podium.algorithms.algorithm import Individuals, Seen
 from podium.core.specs import EnvSpec
-from podium.workers.observing import seen_shapes
+from podium.workers.observation_moments import seen_shapes
 
 BATCHES = 4
 """In how many parts a slot sends its share of a population, where nobody waits for anybody: the fewer, the longer the
@@ -15,7 +15,7 @@ first ones of a batch wait for the last."""
 
 
 class MemberRecords(NamedTuple):
-    """n members: 17 bytes each. Their parameters are those of `version`, and noise that an index tells."""
+    """n individuals: 17 bytes each. Their parameters are those of `version`, and noise that an index tells."""
 
     index: Any  # int32[n]
     sign: Any  # int8[n]
@@ -25,14 +25,14 @@ class MemberRecords(NamedTuple):
     seen: Seen | None  # by all of them together
 
 
-def records_per_batch(members: Members, slots: int, staleness: int) -> int:
-    """With staleness 0, all members that a slot plays of a population; else as many as are soon together."""
-    return max(1, members.population // (slots if staleness == 0 else BATCHES * slots))
+def records_per_batch(individuals: Individuals, slots: int, staleness: int) -> int:
+    """With staleness 0, all individuals that a slot plays of a population; else as many as are soon together."""
+    return max(1, individuals.population // (slots if staleness == 0 else BATCHES * slots))
 
 
-def record_shapes(members: Members, spec: EnvSpec, slots: int, staleness: int) -> MemberRecords:
+def record_shapes(individuals: Individuals, spec: EnvSpec, slots: int, staleness: int) -> MemberRecords:
     """Shapes of a batch."""
-    n = records_per_batch(members, slots, staleness)
+    n = records_per_batch(individuals, slots, staleness)
 
     def column(dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((n,), np.dtype(dtype))
@@ -43,5 +43,5 @@ def record_shapes(members: Members, spec: EnvSpec, slots: int, staleness: int) -
         returns=column(np.float32),
         lengths=column(np.int32),
         version=column(np.int32),
-        seen=seen_shapes(spec.observation) if members.observes else None,
+        seen=seen_shapes(spec.observation) if individuals.observes else None,
     )

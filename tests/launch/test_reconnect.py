@@ -1,4 +1,4 @@
-"""Streams follow workers that die and come back, as the directory knows them."""
+"""Streams reconnect workers that die and come back, as the directory knows them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,11 +7,11 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from podium.launch.following import Follow
+from podium.launch.reconnect import Reconnect
 from podium.launch.waiting import wait_for
 from podium.orchestrator.worker import STOPPED, WorkerContext
 from podium.protocol.directory import Directory
-from podium.protocol.membership import Member, attach
+from podium.protocol.membership import Membership, attach
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import InferenceClient, InferenceServer
@@ -28,7 +28,7 @@ class Town:
         self.transport = stack.enter_context(MemoryTransport())
         self.actor = self.join("actor", 0, 0)
 
-    def join(self, role: str, index: int, incarnation: int) -> Member:
+    def join(self, role: str, index: int, incarnation: int) -> Membership:
         return self.stack.enter_context(attach(self.directory, role, index, incarnation))
 
     def serve(self, index: int, incarnation: int) -> InferenceServer:
@@ -57,22 +57,22 @@ def test_servers_that_died_are_left_out_at_once_and_asked_again_when_they_are_ba
     entries = town.actor.wait_for("inference", 2, LIMIT_S)
     clients = [town.client(server) for server in servers]
     told: list[list[InferenceClient]] = []
-    follow = Follow(town.actor, list(zip(entries, clients, strict=True)), told.append)
-    follow()
+    reconnect = Reconnect(town.actor, list(zip(entries, clients, strict=True)), told.append)
+    reconnect()
     assert told == []
     town.directory.withdraw("inference", 0, 0)  # as the supervisor does for a process that has ended
     town.until(lambda: len(town.actor.entries("inference")) == 1)
-    follow()
-    follow()
+    reconnect()
+    reconnect()
     assert told == [[clients[1]]]
     town.directory.withdraw("inference", 1, 0)
     town.until(lambda: not town.actor.entries("inference"))
-    follow()
+    reconnect()
     assert told == [[clients[1]]], "somebody has to be asked"
 
     again = town.serve(0, 1)
     town.until(lambda: any(entry.ready for entry in town.actor.entries("inference")))
-    follow()
+    reconnect()
     assert told == [[clients[1]], [clients[0]]]
     clients[0].submit(0, [np.ones(1, np.float32)])
     batch = again.gather(8, 0.0, LIMIT_S)

@@ -8,8 +8,8 @@ from podium.core.errors import EnvError, PodiumError
 
 
 @contextmanager
-def blaming(place: str) -> Iterator[None]:
-    """Around a call into a user's environment: `with blaming("environments 0 to 3 raised in step"): ...`.
+def user_errors(place: str) -> Iterator[None]:
+    """Around a call into a user's environment: `with user_errors("environments 0 to 3 raised in step"): ...`.
 
     What Podium itself raises passes: it says already what is wrong.
     """

@@ -25,7 +25,7 @@ class Params(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class StochasticPolicy:
     """Its pure functions, for one experiment and environment spec."""
 
     config: A2CConfig | PPOConfig
@@ -57,11 +57,13 @@ class Policy:
         return 64 if pixels else 4096
 
 
-def make(config: A2CConfig | PPOConfig, experiment: Experiment, spec: EnvSpec) -> Policy:
+def make(config: A2CConfig | PPOConfig, experiment: Experiment, spec: EnvSpec) -> StochasticPolicy:
     """The policy of an experiment, on a network with as many outputs as the actions' distribution takes."""
     if config.squash and not (isinstance(spec.action, Box) and spec.action.is_bounded):
         raise ConfigError("algorithm.squash = true: needs continuous actions with finite bounds; use false here")
-    return Policy(config, spec, networks.make(experiment.network, spec, distributions.num_outputs(spec.action)))
+    return StochasticPolicy(
+        config, spec, networks.make(experiment.network, spec, distributions.num_outputs(spec.action))
+    )
 
 
 def normalize(params: Params, obs: Tree) -> Tree:

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from podium.protocol.directory import Entry
-from podium.protocol.membership import Member
+from podium.protocol.directory import Registration
+from podium.protocol.membership import Membership
 from podium.protocol.streams import InferenceClient, ParameterReader, SampleSender
 
 End = SampleSender | ParameterReader | InferenceClient
 NAMES: dict[type, str] = {SampleSender: "samples", ParameterReader: "parameters", InferenceClient: "inference"}
 
 
-class Follow:
+class Reconnect:
     """Called by a worker that waits: where a peer has come back, perhaps elsewhere, the streams to it go there.
 
     `servers` is told when inference workers die or come back: the clients of those that are there now. If none is, it
@@ -19,11 +19,11 @@ class Follow:
 
     def __init__(
         self,
-        member: Member,
-        ends: Sequence[tuple[Entry, End]],
+        membership: Membership,
+        ends: Sequence[tuple[Registration, End]],
         servers: Callable[[list[InferenceClient]], None] | None = None,
     ) -> None:
-        self._member = member
+        self._membership = membership
         self._ends = list(ends)
         self._servers = servers
         self._there = [end for _, end in ends if isinstance(end, InferenceClient)]
@@ -31,7 +31,9 @@ class Follow:
     def __call__(self) -> None:
         there = []
         for i, (peer, end) in enumerate(self._ends):
-            found = [entry for entry in self._member.entries(peer.role) if entry.ready and entry.index == peer.index]
+            found = [
+                entry for entry in self._membership.entries(peer.role) if entry.ready and entry.index == peer.index
+            ]
             for entry in found:
                 if entry.incarnation > peer.incarnation:
                     self._ends[i] = entry, end

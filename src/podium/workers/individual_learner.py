@@ -1,8 +1,8 @@
-"""The learner of a population: takes records of members, updates, publishes.
+"""The learner of a population: takes records of individuals, updates, publishes.
 
 With staleness 0, a population is one batch of records of every slot, in order, all by the newest version. Else it is
-whoever comes first: members that are older than the staleness allows are left out and counted, and nobody waits for an
-actor that is slow or dead. Records are copied when they arrive, and the buffer goes back at once.
+whoever comes first: individuals that are older than the staleness allows are left out and counted, and nobody waits
+for an actor that is slow or dead. Records are copied when they arrive, and the buffer goes back at once.
 """
 
 import time
@@ -13,35 +13,35 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podium.algorithms.algorithm import Algorithm, Members, Played, Seen
+from podium.algorithms.algorithm import Algorithm, Individuals, Played, Seen
 from podium.core.types import Tree
 from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, Received, SampleReceiver
-from podium.runs.books import Booking, Books
+from podium.runs.accounting import Booking, LearnerAccount
+from podium.workers.individual_records import MemberRecords
 from podium.workers.layout import Layouts
 from podium.workers.learner import Learned
-from podium.workers.member_records import MemberRecords
 
-AXIS = "members"
+AXIS = "individuals"
 EVERY = slice(None)
 
 
 class Gathering:
-    """The population of the next update, as its members come in.
+    """The population of the next update, as its individuals come in.
 
-    gathering = Gathering(members, layouts, slots=4, staleness=1)
+    gathering = Gathering(individuals, layouts, slots=4, staleness=1)
     gathering.take(records, place, booking)
     if gathering.full: update(gathering.played(table))
     """
 
-    def __init__(self, members: Members, layouts: Layouts, slots: int, staleness: int, devices: int) -> None:
+    def __init__(self, individuals: Individuals, layouts: Layouts, slots: int, staleness: int, devices: int) -> None:
         example: MemberRecords = layouts.record.tree(layouts.record.schema.allocate())
-        self._batch, self._population = len(example.index), members.population
+        self._batch, self._population = len(example.index), individuals.population
         self._seen_like = example.seen
         self._synchronous, self._slots, self._devices = staleness == 0, slots, devices
         # A batch is taken whole, so that the last one may bring some more than are needed.
-        most = members.population if self._synchronous else members.population + self._batch - 1
+        most = individuals.population if self._synchronous else individuals.population + self._batch - 1
         most = -(-most // devices) * devices
         self.index, self.lengths, self.version = (np.zeros(most, np.int32) for _ in range(3))
         self.sign, self.returns, self.valid = (
@@ -66,7 +66,7 @@ class Gathering:
         return len(self.bookings) == self._slots if self._synchronous else self.filled >= self._population
 
     def take(self, records: MemberRecords, place: int, booking: Booking, kept: Any = EVERY) -> None:
-        """Copy these members of a batch: all, unless there are indices of some."""
+        """Copy these individuals of a batch: all, unless there are indices of some."""
         start = place * self._batch if self._synchronous else self.filled
         end = start + (self._batch if kept is EVERY else len(kept))
         self.index[start:end], self.sign[start:end] = records.index[kept], records.sign[kept]
@@ -103,10 +103,10 @@ class Gathering:
         return Seen(halves, jax.tree.map(rows, *(part.obs for part in parts)))
 
 
-class MemberLearner:
-    """Learns from whoever sends records of members; it is driven as `Learner` is.
+class IndividualLearner:
+    """Learns from whoever sends records of individuals; it is driven as `Learner` is.
 
-    worker = MemberLearner(algorithm, layouts, state, key, version, receiver, publisher, books, slots, staleness,
+    worker = IndividualLearner(algorithm, layouts, state, key, version, receiver, publisher, account, slots, staleness,
                            devices=jax.local_devices()[:1])
     with worker:
         learned = worker.step(timeout=1.0)       # None: the population is not complete yet
@@ -121,26 +121,26 @@ class MemberLearner:
         version: Version,
         receiver: SampleReceiver,
         publisher: ParameterPublisher,
-        books: Books,
+        account: LearnerAccount,
         slots: int,
         staleness: int,
         devices: Sequence[Any],
     ) -> None:
-        assert isinstance(algorithm.experience, Members)
+        assert isinstance(algorithm.experience, Individuals)
         self.store, self.version = (), version
         self.waited_s = 0.0
-        self._algorithm, self._layouts, self._members = algorithm, layouts, algorithm.experience
-        self._receiver, self._publisher, self._books = receiver, publisher, books
+        self._algorithm, self._layouts, self._individuals = algorithm, layouts, algorithm.experience
+        self._receiver, self._publisher, self._account = receiver, publisher, account
         self._staleness = staleness
         self._updates = self._late = 0
-        self._gathering = Gathering(self._members, layouts, slots, staleness, len(devices))
+        self._gathering = Gathering(self._individuals, layouts, slots, staleness, len(devices))
         mesh = Mesh(np.array(devices), (AXIS,))
         # The state too: an update returns it so placed, and for another placement it would be compiled once more.
-        placed = state, self._members.table.numbers
+        placed = state, self._individuals.table.numbers
         self.state, self._table = jax.device_put(placed, NamedSharding(mesh, PartitionSpec()))
         self._learn = _jit_update(algorithm, key, mesh)
 
-    def __enter__(self) -> "MemberLearner":
+    def __enter__(self) -> "IndividualLearner":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,7 +162,7 @@ class MemberLearner:
         return {
             "updates": self._updates,
             "data_wait_s": self.waited_s,
-            "late_members": self._late,
+            "late_individuals": self._late,
             "senders": len(waiting),
             "queue": sum(waiting.values()),
             "refused": self._receiver.counters.refused,
@@ -184,7 +184,7 @@ class MemberLearner:
         played = gathering.played(self._table)
         self.state, metrics = jax.block_until_ready(self._learn(self.state, played, self.version.update))
         self.version = Version(self.version.incarnation, self.version.update + 1)
-        self._books.trained(gathering.bookings.values())
+        self._account.trained(gathering.bookings.values())
         self.publish()
         self._updates += 1
         kept = gathering.valid
@@ -199,17 +199,18 @@ class MemberLearner:
         self._publisher.publish(self.version, self._layouts.params.arrays(self._algorithm.params(self.state)))
 
     def _take(self, received: Received) -> None:
-        """Put members among the population, or book them as stale. Thousands of actors send here: it must be quick."""
+        """Put individuals among the population, or book them as stale. Thousands of actors send here: it must be
+        quick."""
         records = self._read(received.arrays)
         sender, header = received.sender, received.header
         steps = int(records.lengths.sum())
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
-        if self._books.arrive(booking):
+        if self._account.arrive(booking):
             place = header.slot if self._staleness == 0 else len(self._gathering.bookings)
             # Of a learner that died; or of a slot that was taken over by an actor which was started again.
             if header.version.incarnation < self.version.incarnation or place in self._gathering.bookings:
                 self._late += len(records.index)
-                self._books.stale([booking])
+                self._account.stale([booking])
             elif self.version.update - header.version.update <= self._staleness:  # the oldest of them
                 self._gathering.take(records, place, booking)
             else:
@@ -221,7 +222,7 @@ class MemberLearner:
         late = self.version.update - records.version > self._staleness
         self._late += int(np.count_nonzero(late))
         if late.all():
-            self._books.stale([booking])
+            self._account.stale([booking])
             return
         stale = int(records.lengths[late].sum())
         self._gathering.take(records, place, booking._replace(stale=stale), np.flatnonzero(~late))
@@ -233,7 +234,7 @@ class MemberLearner:
 
 
 def _jit_update(algorithm: Algorithm, key: jax.Array, mesh: Mesh) -> Callable[..., tuple[Tree, dict]]:
-    """The update, its members divided among the devices of the mesh."""
+    """The update, its individuals divided among the devices of the mesh."""
     axis = AXIS if mesh.size > 1 else None
 
     def update(state: Tree, played: Played, update: jax.Array) -> tuple[Tree, dict]:
@@ -243,8 +244,8 @@ def _jit_update(algorithm: Algorithm, key: jax.Array, mesh: Mesh) -> Callable[..
     if axis is None:
         return jit_learning(update)
     same: Any = PartitionSpec()
-    members: Any = PartitionSpec(AXIS)
-    played = Played(members, members, members, members, members, members, same)
+    individuals: Any = PartitionSpec(AXIS)
+    played = Played(individuals, individuals, individuals, individuals, individuals, individuals, same)
     return jit_learning(
         jax.shard_map(update, mesh=mesh, in_specs=(same, played, same), out_specs=(same, same), check_vma=False)
     )

@@ -1,4 +1,4 @@
-"""A run's figures for whoever asks while it goes: its last report and its workers', as a Prometheus endpoint."""
+"""A run's metrics for whoever asks while it goes: its last report and its workers', as a Prometheus endpoint."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from podium.runs.recorder import OnReport
 
 
 @dataclass
-class Figures:
+class LiveMetrics:
     """What was reported last. Replaced as a whole, so that a reader in another thread never sees half of a report."""
 
     run: str
@@ -28,18 +28,18 @@ class Figures:
         return watch
 
     def snapshot(self) -> Snapshot:
-        """The run at this moment. A report's figures of single workers have a slash in their names."""
+        """The run at this moment. A report's metrics of single workers have a slash in their names."""
         own = {name: value for name, value in self.report.items() if "/" not in name}
         return Snapshot(self.run, own, self.workers)
 
 
 @contextmanager
-def exposed(port: int | None, run: str, bar: Progress) -> Iterator[Figures]:
-    """Figures of a run, served on a port of this machine if one is given."""
-    figures = Figures(run)
+def exposed(port: int | None, run: str, bar: Progress) -> Iterator[LiveMetrics]:
+    """LiveMetrics of a run, served on a port of this machine if one is given."""
+    metrics = LiveMetrics(run)
     if port is None:
-        yield figures
+        yield metrics
         return
-    with MetricsServer(port, figures.snapshot) as server:
+    with MetricsServer(port, metrics.snapshot) as server:
         bar.say(f"metrics at {server.url}")
-        yield figures
+        yield metrics

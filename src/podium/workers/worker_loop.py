@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 
 CALL_S = 0.2
-"""After so long without progress, `follow` is called."""
+"""After so long without progress, `reconnect` is called."""
 BEAT_S = 1.0
 """How often `beat` is called."""
 
 
-def take_turns(
-    turn: Callable[[], bool], stop: threading.Event, beat: Callable[[], None], follow: Callable[[], None]
+def run_worker_loop(
+    turn: Callable[[], bool], stop: threading.Event, beat: Callable[[], None], reconnect: Callable[[], None]
 ) -> None:
     """Until `stop` is set. A turn says whether something moved, and waits a moment if there is nothing to do."""
     progress = beaten = time.monotonic()
@@ -21,7 +21,7 @@ def take_turns(
         if moved:
             progress = now
         elif now - progress > CALL_S:
-            follow()
+            reconnect()
             progress = time.monotonic()
         if now - beaten > BEAT_S:
             beat()

@@ -1,4 +1,5 @@
-"""A worker's post in a program, which its lives hold one after another: what the supervisor remembers of it."""
+"""A worker's record in a program, which its incarnations hold one after another: what the supervisor remembers of
+it."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,20 +10,20 @@ from podium.orchestrator.status import WorkerState
 
 
 @dataclass(eq=False)
-class Post:
-    """`Post(group, 3)` is that of actor-3."""
+class WorkerRecord:
+    """`WorkerRecord(group, 3)` is that of actor-3."""
 
     group: Group
     index: int
     incarnation: int = 0
-    handle: Handle | None = None  # of the life that holds it now
+    handle: Handle | None = None  # of the incarnation that holds it now
     state: WorkerState = "starting"
     since: float = field(default_factory=time.time)
     started: float = 0.0
-    left_at: float | None = None  # when the life was first seen to have withdrawn
+    left_at: float | None = None  # when the incarnation was first seen to have withdrawn
     verdict: str | None = None  # why it was killed
     terminated: bool = False
-    retry_at: float | None = None  # when the next life begins
+    retry_at: float | None = None  # when the next incarnation begins
     deaths: int = 0  # since there was progress
     restarts: int = 0
     finished: bool = False
@@ -33,12 +34,12 @@ class Post:
         return f"{self.group.role}-{self.index}"
 
     @property
-    def life(self) -> tuple[str, int, int]:
+    def identity(self) -> tuple[str, int, int]:
         """Role, index and incarnation, as the directory knows it."""
         return self.group.role, self.index, self.incarnation
 
     def begin(self, now: float) -> None:
-        """Forget what was true of the last life only."""
+        """Forget what was true of the last incarnation only."""
         self.started = now
         self.left_at = self.verdict = self.retry_at = None
         self.terminated = False

@@ -1,11 +1,11 @@
 """Where every env step went, in files that outlive the processes that write them.
 
-ledger/actor-2.5    what the sixth life of actor 2 produced: counted by the actor, word by word
-ledger/learner      what became of it: counted by the learner, from the arrays it received
-ledger/replay-0     the same of a replay worker, where actors send to those
+accounting/actor-2.5    what the sixth incarnation of actor 2 produced: counted by the actor, word by word
+accounting/learner      what became of it: counted by the learner, from the arrays it received
+accounting/replay-0     the same of a replay worker, where actors send to those
 
-The files are mapped into memory: the system keeps what was written when a process is killed. Nobody reads a half
-of the learner's record, because it is written twice in turn, and the newer whole one counts.
+The files are mapped into memory: the system keeps what was written when a process is killed. The learner's record
+is never read in half: it is written to two places in turn, and the newer whole one counts.
 """
 
 import mmap
@@ -27,12 +27,12 @@ HEAD = 4
 RECORD_BYTES = 1 << 20
 
 
-class ActorLedger:
+class ActorAccount:
     """An actor's own count. `produced` grows with each env step, the rest with each fragment.
 
-    ledger = ActorLedger.create(run.path / "ledger", worker=2, incarnation=5)
-    ledger.produced += 16
-    ledger.commit(sequence=0, steps=2048)
+    account = ActorAccount.create(run.path / "accounting", worker=2, incarnation=5)
+    account.produced += 16
+    account.commit(sequence=0, steps=2048)
     """
 
     def __init__(self, words: np.ndarray) -> None:
@@ -40,7 +40,7 @@ class ActorLedger:
 
     @classmethod
     def create(cls, directory: Path, worker: int, incarnation: int) -> Self:
-        """A new file for a new life."""
+        """A new file for a new incarnation."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"actor-{worker}.{incarnation}"
         with path.open("xb") as file:
@@ -49,7 +49,7 @@ class ActorLedger:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The ledger of another process, or of one that is dead."""
+        """The account of another process, or of one that is dead."""
         with path.open("r+b") as file:
             return cls(np.frombuffer(mmap.mmap(file.fileno(), (HEAD + RECENT) * 8), np.int64))
 
@@ -97,8 +97,8 @@ class ActorLedger:
         return int(self._words[HEAD + sequence % RECENT])
 
 
-class Entry(msgspec.Struct):
-    """What the learner knows of one life of an actor."""
+class ActorEntry(msgspec.Struct):
+    """What the learner knows of one incarnation of an actor."""
 
     received: int = 0  # valid steps
     lost: int = 0  # valid steps of fragments that never came
@@ -107,66 +107,67 @@ class Entry(msgspec.Struct):
     ahead: dict[int, int] = {}  # fragments booked beyond it, and their steps
 
 
-class Account(msgspec.Struct):
+class AccountRecord(msgspec.Struct):
     """The learner's record, or a replay worker's."""
 
     trained: int = 0
     stale: int = 0
     undone: int = 0
-    lives: dict[str, Entry] = {}
-    keeper: int = -1  # the last life of the replay worker that keeps it
+    incarnations: dict[str, ActorEntry] = {}
+    keeper: int = -1  # the last incarnation of the replay worker that keeps it
 
 
 class Booking(NamedTuple):
-    """A fragment as the books know it: whose and which it is, and its valid steps."""
+    """A fragment as the accounts know it: whose and which it is, and its valid steps."""
 
-    life: str  # "2.5": the sixth life of actor 2
+    incarnation: str  # "2.5": the sixth incarnation of actor 2
     sequence: int
     steps: int
     produced: int  # the actor's count after it
     stale: int = 0  # of the steps, those that were too old to be trained on
 
 
-class Books:
+class LearnerAccount:
     """The learner's count, kept through its own deaths.
 
-    books = Books(run.path / "ledger")
-    books.open(trained=counts.env_steps)                       # as its checkpoint knows
-    if books.arrive(booking): ...                              # False: it is in the books already
-    books.trained([booking, ...])                              # an update was made of them
+    account = LearnerAccount(run.path / "accounting")
+    account.open(trained=counts.env_steps)                       # as its checkpoint knows
+    if account.arrive(booking): ...                              # False: it is recorded already
+    account.trained([booking, ...])                              # an update was made of them
     """
 
     def __init__(self, directory: Path | None, name: str = "learner") -> None:
         self._file = None if directory is None else _Twice(directory / name)
         stored = None if self._file is None else self._file.read()
-        self.account = Account() if stored is None else msgspec.json.decode(stored, type=Account)
+        self.record = AccountRecord() if stored is None else msgspec.json.decode(stored, type=AccountRecord)
         self._lock = threading.Lock()  # one thread trains, another takes in the next batch
-        self._arrived: dict[str, tuple[int, int]] = {}  # of each life: next sequence, and its count so far
+        self._arrived: dict[str, tuple[int, int]] = {}  # of each incarnation: next sequence, and its count so far
 
     def open(self, trained: int) -> None:
         """Begin, or go back to a checkpoint: what was trained on and it does not know of is undone."""
-        self.account.undone += max(0, self.account.trained - trained)
-        self.account.trained = trained
+        self.record.undone += max(0, self.record.trained - trained)
+        self.record.trained = trained
         self._write()
 
-    def begin(self, life: int) -> None:
-        """A replay worker begins a life. No two may have the same: the learner knows by it what it has counted."""
-        self.account.keeper = life
+    def begin(self, incarnation: int) -> None:
+        """A replay worker begins an incarnation. No two may have the same: the learner knows by it what it has
+        counted."""
+        self.record.keeper = incarnation
         self._write()
 
     def arrive(self, booking: Booking) -> bool:
-        """A fragment is here. Those of the same life that should have come before it and did not are lost.
+        """A fragment is here. Those of the same incarnation that should have come before it and did not are lost.
 
         False if it is booked already, because its learner died before it gave the buffer back, or has come before.
         """
         with self._lock:
             return self._arrive(*booking[:4])
 
-    def _arrive(self, life: str, sequence: int, steps: int, produced: int) -> bool:
-        entry = self.account.lives.setdefault(life, Entry())
+    def _arrive(self, incarnation: str, sequence: int, steps: int, produced: int) -> bool:
+        entry = self.record.incarnations.setdefault(incarnation, ActorEntry())
         if sequence < entry.next_sequence or sequence in entry.ahead:
             return False
-        expected, count = self._arrived.get(life, (entry.next_sequence, entry.produced))
+        expected, count = self._arrived.get(incarnation, (entry.next_sequence, entry.produced))
         if sequence < expected:
             return False
         known = sum(n for i, n in entry.ahead.items() if expected <= i < sequence)
@@ -177,7 +178,7 @@ class Books:
             self._book(entry, missing[0], gap)
             for i in missing[1:]:
                 self._book(entry, i, 0)
-        self._arrived[life] = (sequence + 1, produced)
+        self._arrived[incarnation] = (sequence + 1, produced)
         return True
 
     def trained(self, bookings: Iterable[Booking]) -> None:
@@ -196,15 +197,15 @@ class Books:
             self._file.close()
 
     def _receive(self, bookings: Iterable[Booking]) -> None:
-        for life, sequence, steps, _, stale in bookings:
-            entry = self.account.lives[life]
+        for incarnation, sequence, steps, _, stale in bookings:
+            entry = self.record.incarnations[incarnation]
             entry.received += steps
-            self.account.trained += steps - stale
-            self.account.stale += stale
+            self.record.trained += steps - stale
+            self.record.stale += stale
             self._book(entry, sequence, steps)
 
     @staticmethod
-    def _book(entry: Entry, sequence: int, steps: int) -> None:
+    def _book(entry: ActorEntry, sequence: int, steps: int) -> None:
         entry.ahead[sequence] = steps
         while entry.next_sequence in entry.ahead:
             entry.produced += entry.ahead.pop(entry.next_sequence)
@@ -212,7 +213,7 @@ class Books:
 
     def _write(self) -> None:
         if self._file is not None:
-            self._file.write(msgspec.json.encode(self.account))
+            self._file.write(msgspec.json.encode(self.record))
 
 
 def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
@@ -222,65 +223,69 @@ def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
     flight; what the others had under way when they died is lost.
     """
     account = merge([_read(directory, name) for name in ("learner", *_replays(directory))])
-    ledgers = {path.name.removeprefix("actor-"): ActorLedger.open(path) for path in _ledgers(directory)}
-    return balance(account, ledgers, since, running)
+    accounts = {path.name.removeprefix("actor-"): ActorAccount.open(path) for path in _accounts(directory)}
+    return balance(account, accounts, since, running)
 
 
 def go_back(directory: Path, trained: int) -> None:
     """Replay workers begin empty, for a learner whose checkpoint knows of so many steps: what they took in beyond those
-    is undone. That is booked with the learner, who takes in nothing himself."""
+    is undone. It is recorded on the learner's account; the learner stores no samples itself."""
     beyond = tally(directory).trained - trained
     if beyond > 0:
-        books = Books(directory)
-        books.open(books.account.trained - beyond)
-        books.close()
+        account = LearnerAccount(directory)
+        account.open(account.record.trained - beyond)
+        account.close()
 
 
-def merge(accounts: Sequence[Account]) -> Account:
-    """All of them as one: each life of an actor is in one of them."""
-    return Account(
+def merge(accounts: Sequence[AccountRecord]) -> AccountRecord:
+    """All of them as one: each incarnation of an actor is in one of them."""
+    return AccountRecord(
         trained=sum(account.trained for account in accounts),
         stale=sum(account.stale for account in accounts),
         undone=sum(account.undone for account in accounts),
-        lives={life: entry for account in accounts for life, entry in account.lives.items()},
+        incarnations={
+            incarnation: entry for account in accounts for incarnation, entry in account.incarnations.items()
+        },
     )
 
 
-def _read(directory: Path, name: str) -> Account:
-    books = Books(directory, name)
-    books.close()
-    return books.account
+def _read(directory: Path, name: str) -> AccountRecord:
+    account = LearnerAccount(directory, name)
+    account.close()
+    return account.record
 
 
-def balance(account: Account, ledgers: Mapping[str, ActorLedger], since: int = 0, running: bool = False) -> Samples:
+def balance(
+    record: AccountRecord, actors: Mapping[str, ActorAccount], since: int = 0, running: bool = False
+) -> Samples:
     """Senders' and receiver's counts side by side: what they differ by stays in `Samples.unexplained`."""
     produced = lost = in_flight = 0
-    for life, ledger in ledgers.items():
-        entry = account.lives.get(life, Entry())
-        made = ledger.produced
+    for incarnation, actor in actors.items():
+        entry = record.incarnations.get(incarnation, ActorEntry())
+        made = actor.produced
         produced += made
         lost += entry.lost
-        of_this_session = int(life.partition(".")[2]) >= since
-        if of_this_session and ledger.ended:
-            under_way = (i for i in range(entry.next_sequence, ledger.fragments) if i not in entry.ahead)
-            in_flight += ledger.unfinished + sum(ledger.steps_of(i) for i in under_way)
+        of_this_session = int(incarnation.partition(".")[2]) >= since
+        if of_this_session and actor.ended:
+            under_way = (i for i in range(entry.next_sequence, actor.fragments) if i not in entry.ahead)
+            in_flight += actor.unfinished + sum(actor.steps_of(i) for i in under_way)
         elif of_this_session and running:
             in_flight += made - entry.received - entry.lost
         else:
             lost += max(0, made - entry.received - entry.lost)
     return Samples(
         produced=produced,
-        trained=account.trained,
-        stale=account.stale,
+        trained=record.trained,
+        stale=record.stale,
         lost=lost,
-        undone=account.undone,
+        undone=record.undone,
         in_flight=in_flight,
     )
 
 
 def next_incarnation(directory: Path) -> int:
-    """Greater than that of every actor and replay worker that has kept books here: a resumed run's begin with it."""
-    actors = [int(path.name.rpartition(".")[2]) for path in _ledgers(directory)]
+    """Greater than that of every actor and replay worker with an account here: a resumed run's begin with it."""
+    actors = [int(path.name.rpartition(".")[2]) for path in _accounts(directory)]
     return 1 + max([*actors, *(_read(directory, name).keeper for name in _replays(directory))], default=-1)
 
 
@@ -288,12 +293,12 @@ def _replays(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("replay-*")) if directory.is_dir() else []
 
 
-def _ledgers(directory: Path) -> list[Path]:
+def _accounts(directory: Path) -> list[Path]:
     return sorted(directory.glob("actor-*")) if directory.is_dir() else []
 
 
 @dataclass
-class _Slot:
+class _Record:
     number: int
     data: bytes
 
@@ -330,13 +335,13 @@ class _Twice:
         """Unmap."""
         self._map.close()
 
-    def _newest(self) -> _Slot | None:
+    def _newest(self) -> _Record | None:
         whole = [slot for slot in (self._slot(0), self._slot(RECORD_BYTES)) if slot is not None]
         return max(whole, key=lambda slot: slot.number, default=None)
 
-    def _slot(self, start: int) -> _Slot | None:
+    def _slot(self, start: int) -> _Record | None:
         number = int.from_bytes(self._map[start : start + 8], "little")
         size = int.from_bytes(self._map[start + 8 : start + 12], "little")
         check = int.from_bytes(self._map[start + 12 : start + 16], "little")
         data = self._map[start + 16 : start + 16 + size]
-        return _Slot(number, data) if number and zlib.crc32(data) == check else None
+        return _Record(number, data) if number and zlib.crc32(data) == check else None
