@@ -12,12 +12,14 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import threading
 
 import contest
 import jax
@@ -29,11 +31,13 @@ import podium
 from podium.algorithms.algorithm import Individuals
 from podium.core.settings import resolve
 from podium.launch import training
+from podium.launch.builders import Site, build_learner
 from podium.launch.plan import make_plan
+from podium.launch.program import make_program
+from podium.launch.wiring import Wiring
 from podium.protocol.memory import MemoryTransport
-from podium.protocol.schema import SenderId, Version
+from podium.protocol.schema import SenderId
 from podium.protocol.streams import FragmentHeader
-from podium.runs.accounting import LearnerAccount
 from podium.workers.layout import make_layouts
 
 LIMIT_S = 900.0
@@ -108,16 +112,16 @@ def measure_learner(seconds: float, actors: int = 1000, population: int = 40_000
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
     state, random = jax.jit(lambda: training.initial_state(plan))(), np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as root, MemoryTransport() as transport, ExitStack() as stack:
-        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
-        publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        account = LearnerAccount(Path(root))
-        stack.callback(account.close)
-        learner = training.make_learner(plan, layouts, state, Version(0, 0), receiver, publisher, account)
+        me = SenderId(0, 0)
+        wiring = Wiring(make_program(plan), "learner", me, transport, lambda role, count: [], stack)
+        site = Site(plan, layouts, wiring, me, stack, threading.Event(), accounting=Path(root))
+        learner = build_learner(site, state, updates=0, env_steps=0)
+        endpoint = wiring.endpoints["samples"]
         learner.warm_up()
         batch = layouts.record.schema.fields[0].shape[0]
         a_population = -(-population // (batch * actors))
         senders = [
-            transport.sample_sender(receiver.endpoint, layouts.record.schema, SenderId(actor, 0), a_population)
+            transport.sample_sender(endpoint, layouts.record.schema, SenderId(actor, 0), a_population)
             for actor in range(actors)
         ]
         spent, individuals, sequence, produced = 0.0, 0, 0, 0

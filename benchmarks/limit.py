@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+import threading
+from contextlib import ExitStack
+
 import jax
 import numpy as np
 from podium_ppo import WORKLOADS
@@ -26,13 +29,16 @@ from window import Window, parse
 import podium
 from podium.core import settings
 from podium.core.types import ActInput, Fragment, Tree
+from podium.launch.builders import Site, build_actor
 from podium.launch.plan import Plan, make_plan
-from podium.launch.thread_workers import Crew
+from podium.launch.program import make_program
 from podium.launch.training import initial_state
+from podium.launch.wiring import Wiring
 from podium.ops.compiling import jit_learning
 from podium.ops.random_keys import run_key
+from podium.protocol.directory import Registration
 from podium.protocol.memory import MemoryTransport
-from podium.protocol.schema import Version
+from podium.protocol.schema import SenderId, Version
 from podium.workers.layout import make_layouts
 
 PARTS = ("env", "act", "update")
@@ -108,7 +114,7 @@ def wait_until_quiet() -> None:
     raise SystemExit(f"limit: the actor still computes after {QUIET_LIMIT_S:g} s without a learner")
 
 
-def run_worker_loop(env: str, chosen: dict[str, Any], parts: Parts, seconds: float) -> list[Turn]:
+def take_turns(env: str, chosen: dict[str, Any], parts: Parts, seconds: float) -> list[Turn]:
     """Train as a user does; after each second of it the learner holds still for a turn of the parts."""
     turns: list[Turn] = []
     # What the actor had collected meanwhile is trained on before the next second is counted.
@@ -136,7 +142,7 @@ def main() -> None:
     fragment, env_act = collect(plan, plan.algorithm.params(state), TURN_S)
     parts = Parts(plan, state, fragment)
     env_only = parts.env_only(TURN_S)
-    turns = run_worker_loop(env, chosen, parts, arguments.seconds)
+    turns = take_turns(env, chosen, parts, arguments.seconds)
     parts.pool.close()
     line = {
         "peer": "limit",
@@ -157,25 +163,30 @@ def main() -> None:
 def collect(plan: Plan, params: Tree, seconds: float) -> tuple[Fragment, float]:
     """A fragment, and steps a second of env + act: an actor thread whose learner only gives the buffers back."""
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
-    with MemoryTransport() as transport:
-        receiver = transport.sample_receiver(layouts.record.schema)
-        publisher = transport.parameter_publisher("main", layouts.params.schema)
+    program, me, stop = make_program(plan), SenderId(0, 0), threading.Event()
+    with MemoryTransport() as transport, ExitStack() as stack:
+        learner = Wiring(program, "learner", me, transport, lambda role, count: [], stack)
+        receiver, publisher = learner.receive_samples(), learner.publish_parameters()
         publisher.publish(Version(0, 0), layouts.params.arrays(params))
-        crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, 0)
-        crew.warm_up()
-        with crew:
-            fragment, began, collected = None, time.perf_counter(), 0
-            while fragment is None or time.perf_counter() - began < seconds:
-                crew.check()
-                if (received := receiver.receive(1.0)) is not None:
-                    if fragment is None:
-                        fragment = layouts.record.tree([array.copy() for array in received.arrays]).fragment
-                        began = time.perf_counter()
-                    else:
-                        collected += 1
-                    received.release()
-            rate = collected * plan.experiment.steps_per_update / (time.perf_counter() - began)
-        crew.close()
+        there = Registration("learner", 0, 0, "", 0, learner.endpoints, ready=True)
+        wiring = Wiring(program, "actor", me, transport, lambda role, count: [there], stack)
+        actor = build_actor(Site(plan, layouts, wiring, me, stack, stop))
+        actor.warm_up()
+        thread = threading.Thread(target=actor.run, args=(stop,), daemon=True)
+        thread.start()
+        fragment, began, collected = None, time.perf_counter(), 0
+        while fragment is None or time.perf_counter() - began < seconds:
+            assert thread.is_alive()
+            if (received := receiver.receive(1.0)) is not None:
+                if fragment is None:
+                    fragment = layouts.record.tree([array.copy() for array in received.arrays]).fragment
+                    began = time.perf_counter()
+                else:
+                    collected += 1
+                received.release()
+        rate = collected * plan.experiment.steps_per_update / (time.perf_counter() - began)
+        stop.set()
+        thread.join()
     return fragment, rate
 
 

@@ -15,7 +15,7 @@ from podium.core.errors import ConfigError
 from podium.launch import memory
 from podium.launch.plan import Plan, make_plan
 from podium.launch.program import make_program
-from podium.launch.training import make_share
+from podium.launch.replay_share import make_share
 from podium.workers.layout import make_layouts
 
 SHARDS = {"actors": 4, "replay_workers": 2}

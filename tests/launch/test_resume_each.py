@@ -12,7 +12,7 @@ import pytest
 
 import podium
 from launch.commands import checkpoints, digest, timeless_rows
-from podium.launch.thread_workers import Crew
+from podium.launch.one_process import OneProcess
 
 SMALL: dict[str, Any] = {
     "env.num_envs": 4,
@@ -78,7 +78,7 @@ def test_a_checkpoint_without_the_environments_is_gone_on_from_and_that_is_said(
     env, settings = CASES["ppo"]
     settings = SMALL | settings | workers("ppo")
     with monkeypatch.context() as before:
-        before.setattr(Crew, "env_snapshots", lambda self, updates: None)  # as Podium was before it kept them
+        before.setattr(OneProcess, "snapshots", lambda self, updates: None)  # as Podium was before it kept them
         run = podium.train("ppo", env, preset="none", set=settings, total_steps=200, root=tmp_path, progress=False)
     podium.resume(run, total_steps=400, progress=False)
     (note,) = run.summary["notes"]

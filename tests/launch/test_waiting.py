@@ -19,22 +19,21 @@ LAYOUT = make_layout({"w": jax.ShapeDtypeStruct((3,), np.float32)})
 
 @pytest.mark.parametrize("after_s", [0.0, 0.75], ids=["at once", "late"])
 def test_the_first_parameters_are_the_policys_whenever_they_come(after_s: float) -> None:
-    context: Any = SimpleNamespace(stop=threading.Event(), role="actor", index=0)
     with MemoryTransport() as transport:
         publisher = transport.parameter_publisher("main", LAYOUT.schema)
         mean = Mean(LAYOUT, transport.parameter_reader(publisher.endpoint, LAYOUT.schema))
         publish = threading.Timer(after_s, lambda: publisher.publish(Version(0, 4), [np.ones(3, np.float32)]))
         publish.start()
-        assert first_update(context, mean) == 4
+        assert first_update(mean, threading.Event()) == 4
         publish.join()
         assert mean.version == Version(0, 4)
         np.testing.assert_array_equal(mean.params["w"], np.ones(3))
 
 
 def test_who_reads_no_parameters_is_told_their_update_by_a_reader_apart() -> None:
-    context: Any = SimpleNamespace(stop=threading.Event(), role="actor", index=0)
     nobody: Any = SimpleNamespace(version=None, refresh=lambda timeout: None)
     with MemoryTransport() as transport:
         publisher = transport.parameter_publisher("main", LAYOUT.schema)
         publisher.publish(Version(0, 4), [np.ones(3, np.float32)])
-        assert first_update(context, nobody, transport.parameter_reader(publisher.endpoint, LAYOUT.schema)) == 4
+        apart = transport.parameter_reader(publisher.endpoint, LAYOUT.schema)
+        assert first_update(nobody, threading.Event(), apart) == 4

@@ -112,7 +112,10 @@ def environment(context: WorkerContext) -> None:
     names = ("JAX_PLATFORMS", "OMP_NUM_THREADS", "NPROC", "XLA_FLAGS")
     seen = {name: os.environ.get(name) for name in names}
     seen |= {"jax": "jax" in sys.modules, "session": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read()}
-    seen |= {"secret": context.keys is not None and context.keys.server_secret is not None, "host": context.host}
+    seen |= {
+        "secret": context.keys is not None and context.keys.server_secret is not None,
+        "host": context.host.identity,
+    }
     Path(context.payload["seen"], f"{context.role}.json").write_text(json.dumps(seen))
     print("said on stdout")
     print("said on stderr", file=sys.stderr)

@@ -92,9 +92,9 @@ def build_experiment(tree: Mapping[str, Any]) -> Experiment:
     return _build(values, algorithm)
 
 
-def read_experiment(path: Path) -> Experiment:
-    """The experiment in a run's experiment.toml."""
-    return build_experiment(load(path))
+def read_experiment(source: Path | str) -> Experiment:
+    """The experiment in a run's experiment.toml, or in the text of one."""
+    return build_experiment(load(source))
 
 
 def read_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> list[Setting]:

@@ -1,22 +1,20 @@
 """A run in many processes, seen from its launcher: starts them, watches over them, and closes the account."""
 
 import json
-import os
-import secrets
 import threading
 from pathlib import Path
 from typing import Any
 
+from podium.core import toml
 from podium.core.errors import ConfigError, TrainingError
 from podium.core.machine import count_cores
 from podium.launch.live_metrics import LiveMetrics
 from podium.launch.plan import Plan
 from podium.launch.program import make_program
 from podium.launch.recording import Beginning
-from podium.orchestrator import backends
+from podium.orchestrator.backends import BACK_ENDS
 from podium.orchestrator.program import check
 from podium.orchestrator.supervisor import Outcome, Supervisor
-from podium.protocol.shm.directories import create_directory, sweep
 from podium.runs.accounting import go_back, next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.progress import Progress
@@ -44,30 +42,27 @@ def run(
     metrics: LiveMetrics,
 ) -> None:
     """Run a plan's program to its end; raises if it failed."""
-    sweep()
     since = next_incarnation(directory.accounting)
     if plan.replay_workers:
         go_back(directory.accounting, beginning.counts.env_steps)
     _begin_summary(plan, directory, beginning, since)
     tail = Tail(directory.metrics, beginning.counts.updates)
-    owned = create_directory(f"{directory.name[:100]}-{os.getpid()}-{secrets.token_hex(3)}")
-    try:
-        payload = {
-            "run": str(directory.path.absolute()),
-            "shm": str(owned.path),
-            "since": since,
-            "track": list(beginning.track),
-            "notes": list(beginning.counts.notes),
-            "init_from": None if init_from is None else str(init_from.path.absolute()),
-        }
-        program = make_program(plan, payload)
-        for warning in check(program, count_cores()):
-            bar.say(f"warning: {warning}")
-        bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
-        with backends.local(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:
-            stopped = _watch(supervisor, tail, bar, interrupt, on_report, metrics)
-    finally:
-        owned.remove()
+    payload = {
+        "experiment": toml.dump(plan.experiment),
+        "choices": list(plan.choices),
+        "run": str(directory.path.absolute()),
+        "since": since,
+        "track": list(beginning.track),
+        "notes": list(beginning.counts.notes),
+        "init_from": None if init_from is None else str(init_from.path.absolute()),
+    }
+    program = make_program(plan, payload)
+    for warning in check(program, count_cores()):
+        bar.say(f"warning: {warning}")
+    bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
+    run_program = BACK_ENDS["local"]
+    with run_program(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:
+        stopped = _watch(supervisor, tail, bar, interrupt, on_report, metrics)
     outcome = supervisor.outcome
     assert outcome is not None
     amend_summary(

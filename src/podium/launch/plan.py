@@ -1,9 +1,9 @@
 """What a run will do, worked out before anything starts: `podium train --dry-run` prints it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 
@@ -33,6 +33,13 @@ Transport = Literal["memory", "shm", "tcp"]
 FUSED = "the environment is a JAX function"
 
 
+class Choices(NamedTuple):
+    """What the launcher chose and an experiment does not say: workers are told."""
+
+    library: str
+    devices: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """An experiment with every open choice made."""
@@ -52,6 +59,11 @@ class Plan:
     """Whether other processes find the environment by its name."""
 
     @property
+    def choices(self) -> Choices:
+        """What `rebuild_plan` needs beside the experiment."""
+        return Choices(self.env.library, self.devices)
+
+    @property
     def in_one_process(self) -> bool:
         """Whether all workers are threads of one process, and need no orchestrator."""
         return self.transport == "memory"
@@ -69,9 +81,14 @@ class Plan:
 
     @property
     def buffers(self) -> int:
-        """Of each slot: so many versions may it be ahead of the learner, of which individuals take several each."""
+        """Buffers of each slot: one for each version that it may be ahead of the learner, several for individuals."""
         batches = BATCHES if isinstance(self.algorithm.experience, Individuals) else 1
         return self.experiment.topology.staleness * batches + 1
+
+    @property
+    def credits(self) -> int:
+        """Fragments that one actor may have out: a buffer for each version that its slots may be ahead."""
+        return self.buffers * self.slots // self.actors
 
     @property
     def rows(self) -> int:
@@ -135,7 +152,26 @@ def make_plan(
     asked = topology if _is_open(experiment) else None
     topology = replace(topology, mode=mode, actors=actors, slots=slots, transport=transport)
     experiment, notes = replace(experiment, topology=topology), (*notes, f"mode {mode}: {why}")
-    return Plan(experiment, env, algorithm, mode, actors, slots, transport, 1, notes, asked, importable)
+    shared = populations.learner_devices(experience) if isinstance(experience, Individuals) else 1
+    return Plan(experiment, env, algorithm, mode, actors, slots, transport, shared, notes, asked, importable)
+
+
+def rebuild_plan(experiment: Experiment, choices: Sequence[Any]) -> Plan:
+    """A plan again in another process, from the experiment of one that was made. It chooses and measures nothing.
+
+    Raises ConfigError where this host cannot do what was chosen.
+    """
+    configure(experiment)
+    library, devices = Choices(*choices)
+    env, topology = envs.resolve(experiment.env), experiment.topology
+    if env.library != library:
+        raise ConfigError(
+            f"env.id = {experiment.env.id!r}: the run steps it with {library}, this host would with {env.library}; "
+            f"install {library} here too"
+        )
+    algorithm = algorithms.make(experiment, env.spec)
+    mode, transport = cast(Mode, topology.mode), cast(Transport, topology.transport)
+    return Plan(experiment, env, algorithm, mode, topology.actors or 1, topology.slots or 1, transport, devices, ())
 
 
 def _is_open(experiment: Experiment) -> bool:

@@ -4,20 +4,27 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from podium.launch.replay_share import make_share
 from podium.orchestrator.drawing import draw
 from podium.orchestrator.program import Edge, Ends, Group, Program, Resources
+from podium.protocol.schema import Schema
 from podium.workers.layout import Layouts, make_layouts
-from podium.workers.replay_layout import make_replay_layouts
+from podium.workers.replay_layout import TURNS, make_replay_layouts
 
 if TYPE_CHECKING:
     from podium.launch.plan import Plan
 
 ROLES = "podium.launch.roles"
+REPLY_LIMIT_S = 10.0
+"""How long an inference worker may take for a request; it compiles before it announces itself."""
+ROWS_LIMIT_S = 3600.0
+"""How long a replay worker may take: it answers when there are steps enough, which random play may need long for. The
+death of one is noticed otherwise, and its successor is asked again."""
 
 
-def make_program(plan: "Plan", payload: dict[str, Any]) -> Program:
+def make_program(plan: "Plan", payload: dict[str, Any] | None = None) -> Program:
     """Learner and actors; between them inference workers (served) and replay workers; evaluators beside them."""
-    topology = plan.experiment.topology
+    topology, payload = plan.experiment.topology, payload or {}
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
     core = Resources(cpus=1)
     # Where there is an accelerator, it is for those who compute in large batches.
@@ -43,25 +50,32 @@ def draw_program(plan: "Plan") -> str:
     staleness = plan.experiment.topology.staleness
     where = "threads of one process" if plan.in_one_process else "processes of this machine"
     credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {plan.buffers} buffer(s) each"
-    return f"{draw(make_program(plan, {}))}{credit}: at most {staleness} version(s) ahead; {where}\n"
+    return f"{draw(make_program(plan))}{credit}: at most {staleness} version(s) ahead; {where}\n"
 
 
 def _edges(plan: "Plan", layouts: Layouts, readers: tuple[str, ...]) -> list[Edge]:
-    def ends(schema: Any) -> Ends:
-        return Ends(schema, schema)
-
-    where = plan.transport
-    kept_by = "replay" if plan.replay_workers else "learner"
-    record, sharded = ends(layouts.record.schema), kept_by == "replay"
+    where, keeper = plan.transport, "replay" if plan.replay_workers else "learner"
+    record, params = _both(layouts.record.schema), _both(layouts.params.schema)
+    sharded = keeper == "replay"
     edges = [
-        Edge("samples", ("actor",), (kept_by,), schema=record, transport=where, sharded=sharded),
-        Edge("parameters", ("learner",), readers, schema=ends(layouts.params.schema), transport=where),
+        Edge("samples", ("actor",), (keeper,), schema=record, transport=where, sharded=sharded, credits=plan.credits),
+        Edge("parameters", ("learner",), readers, schema=params, transport=where),
     ]
     if plan.mode == "served":
-        request, answer = ends(layouts.request.schema), ends(layouts.answer.schema)
-        edges.append(Edge("inference", ("actor",), ("inference",), schema=request, reply=answer, transport=where))
+        request, reply = _both(layouts.request.schema), _both(layouts.answer.schema)
+        rows = (plan.rows,) * (plan.slots // plan.actors)
+        edges.append(
+            Edge("inference", ("actor",), ("inference",), "main", request, reply, where, False, 1, rows, REPLY_LIMIT_S)
+        )
     if sharded:
-        asked = make_replay_layouts(plan.replay, layouts)
-        request, answer = ends(asked.request.schema), ends(asked.answer.schema)
-        edges.append(Edge("inference", ("learner",), ("replay",), schema=request, reply=answer, transport=where))
+        asked, share = make_replay_layouts(plan.replay, layouts), make_share(plan, layouts)
+        request, reply = _both(asked.request.schema), _both(asked.answer.schema)
+        rows = (share.updates * share.rows,) * TURNS
+        edges.append(
+            Edge("inference", ("learner",), ("replay",), "main", request, reply, where, False, 1, rows, ROWS_LIMIT_S)
+        )
     return edges
+
+
+def _both(schema: Schema) -> Ends:
+    return Ends(schema, schema)

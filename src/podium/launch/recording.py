@@ -15,9 +15,9 @@ from podium.core.config import Experiment
 from podium.core.errors import CheckpointError, ConfigError, EnvError
 from podium.core.types import Tree
 from podium.launch import training
+from podium.launch.env_slots import find_env_snapshots
 from podium.launch.plan import Plan
 from podium.launch.restore import restore
-from podium.launch.thread_workers import find_env_snapshots
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.runs.metrics import MetricsLog, read_metrics

@@ -1,11 +1,10 @@
 """Runs a plan to its end: compile, loop, report, checkpoint, summary."""
 
-import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from types import FrameType
 
 import jax
@@ -15,35 +14,22 @@ from podium.algorithms.algorithm import Individuals
 from podium.core.errors import EnvError
 from podium.core.types import Fragment, Tree
 from podium.envs.jax_wrappers import vectorize
+from podium.launch.builders import AnyLearner
+from podium.launch.one_process import OneProcess
 from podium.launch.plan import Plan
-from podium.launch.populations import learner_devices
-from podium.launch.thread_workers import Crew
 from podium.ops.random_keys import run_key
-from podium.protocol.memory import MemoryTransport
-from podium.protocol.schema import Version
-from podium.protocol.streams import MOST_ROWS, InferenceClient, ParameterPublisher, SampleReceiver
-from podium.runs.accounting import LearnerAccount
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
 from podium.runs.summary import Samples
 from podium.workers.fused import Fused, FusedState
-from podium.workers.individual_learner import IndividualLearner
-from podium.workers.layout import Layouts, make_layouts
-from podium.workers.learner import ROUND, Learner
+from podium.workers.layout import make_layouts
 from podium.workers.population import Population
-from podium.workers.replay import Share
-from podium.workers.replay_layout import make_replay_layouts
-from podium.workers.replay_learner import ReplayLearner, start_store
-from podium.workers.replay_requests import Asked, ReplayRequests
-
-REQUEST_BYTES = 16_000_000
-"""Of rows that replay workers give at a time, as far as updates can be cut: two requests are out, and containers often
-have 64 MB of shared memory."""
+from podium.workers.replay_learner import start_store
 
 
 def initial_state(plan: Plan) -> Tree:
     """What the first checkpoint would hold: `train` and `store`, and in fused mode the rows and the update too. With
-    workers, the `snapshots` of environments that can tell them are added as they are (`launch.thread_workers`).
+    workers, the `snapshots` of environments that can tell them are added as they are (`launch.env_slots`).
 
     Trace it with jax.eval_shape for a template to restore into.
     """
@@ -93,111 +79,18 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
 
 def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
     """Learner and actors as threads of this process."""
-    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
-    account, update = LearnerAccount(None), recorder.counts.updates
-    with MemoryTransport() as transport, ExitStack() as stack:
-        receiver = stack.enter_context(closing(transport.sample_receiver(layouts.record.schema)))
-        publisher = stack.enter_context(closing(transport.parameter_publisher("main", layouts.params.schema)))
-        learner = make_learner(plan, layouts, state, Version(0, update), receiver, publisher, account)
-        learner.publish()
-        crew = Crew(plan, layouts, transport, receiver.endpoint, publisher.endpoint, update)
-        stack.callback(crew.close)
-        if "env_snapshots" in state:
-            crew.load(update, state["env_snapshots"])
-        recorder.own_samples = lambda: crew.samples(account)
+    with closing(OneProcess(plan, state, recorder.counts.updates)) as workers:
+        recorder.own_samples = workers.samples
         progress.say("compiling (the next run of this experiment starts at once)")
         began = time.monotonic()
-        learner.warm_up()
-        crew.warm_up()
+        workers.warm_up()
         recorder.start(time.monotonic() - began)
-        with learner, crew:
-            learn(learner, recorder, crew.check, snapshots=crew.snapshots)
-
-
-def make_learner(
-    plan: Plan,
-    layouts: Layouts,
-    state: Tree,
-    version: Version,
-    receiver: SampleReceiver,
-    publisher: ParameterPublisher,
-    account: LearnerAccount,
-    beat: Callable[[], None] = lambda: None,
-) -> Learner | IndividualLearner:
-    """The learner of a plan, from a training state on; it calls `beat` in the midst of long updates."""
-    _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
-    rest = {
-        "key": key,
-        "version": version,
-        "receiver": receiver,
-        "publisher": publisher,
-        "account": account,
-        "slots": plan.slots,
-        "staleness": plan.experiment.topology.staleness,
-    }
-    if isinstance(individuals := plan.algorithm.experience, Individuals):
-        devices = jax.local_devices()[: learner_devices(individuals)]
-        return IndividualLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
-    train, store = jax.device_put((state["train"], state["store"]))
-    return Learner(plan.algorithm, layouts, train, store, **rest, beat=beat)
-
-
-def make_replay_learner(
-    plan: Plan,
-    layouts: Layouts,
-    state: Tree,
-    version: Version,
-    clients: Sequence[InferenceClient],
-    publisher: ParameterPublisher,
-    reconnect: Callable[[], None],
-) -> ReplayLearner:
-    """The learner of a plan with replay workers."""
-    _, _, key = jax.random.split(run_key(plan.experiment.seed), 3)
-    shapes, share = make_replay_layouts(plan.replay, layouts), make_share(plan, layouts)
-    return ReplayLearner(
-        plan.algorithm,
-        layouts,
-        jax.device_put(state["train"]),
-        state["store"],
-        key=key,
-        version=version,
-        requests=ReplayRequests(shapes, clients, Asked(share.updates, share.rows), reconnect),
-        publisher=publisher,
-        updates=_updates_of_a_round(plan),
-    )
-
-
-def make_share(plan: Plan, layouts: Layouts) -> Share:
-    """What each replay worker does of a plan's work. A round of updates is asked for in parts that take no long time to
-    train on, and no large memory to hold: it may be a thousand batches of pictures.
-    """
-    shards, experience, updates = plan.replay_workers, plan.replay, _updates_of_a_round(plan)
-    rows, steps = experience.batch_size // shards, _rows_of_a_round(plan) / shards
-    answer = make_replay_layouts(experience, layouts).answer.schema
-    batch_bytes = experience.batch_size * sum(field.nbytes for field in answer.fields)
-    most = max(1, min(ROUND, REQUEST_BYTES // batch_bytes, MOST_ROWS // rows))
-    part = max(n for n in range(1, min(most, updates) + 1) if updates % n == 0)
-    parts = updates // part
-    return Share(
-        steps=steps / parts,
-        starts=max(math.ceil(steps), -(-experience.starts // shards)),
-        ahead=(plan.experiment.topology.staleness + 1) * parts,
-        updates=part,
-        rows=rows,
-    )
-
-
-def _updates_of_a_round(plan: Plan) -> int:
-    return learning.updates_per_fragment(plan.replay, _rows_of_a_round(plan))
-
-
-def _rows_of_a_round(plan: Plan) -> int:
-    """Those of a fragment of all environments."""
-    return plan.replay.length * plan.experiment.env.num_envs
+        with workers.learner, workers:
+            learn(workers.learner, recorder, workers.check, snapshots=workers.snapshots)
 
 
 def learn(
-    learner: Learner | ReplayLearner | IndividualLearner,
+    learner: AnyLearner,
     recorder: Recorder,
     check: Callable[[], None],
     metrics: Callable[[], Mapping[str, float]] = lambda: {},

@@ -23,32 +23,33 @@ class PeerError(PodiumError):
     """A worker that this one needs has not appeared."""
 
 
-def wait_for(context: WorkerContext, role: str, count: int = 1) -> list[Registration]:
-    """Those that have announced themselves, once there are so many of them."""
+def wait_for(context: WorkerContext, be_patient: Callable[[], None], role: str, count: int) -> list[Registration]:
+    """Workers of a role that have announced themselves, once there are `count` of them."""
     deadline = time.monotonic() + PEER_LIMIT_S
     while time.monotonic() < deadline:
         if found := context.membership.wait_for(role, count, timeout=1.0):
+            be_patient()
             return found
         if context.stop.is_set():
             raise SystemExit(STOPPED)
     raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
 
 
-def first_update(context: WorkerContext, policy: ActionSource | Mean, apart: ParameterReader | None = None) -> int:
-    """The update that the newest parameters are of. `apart` reads them for a policy that needs none itself.
+def first_update(source: ActionSource | Mean, stop: threading.Event, apart: ParameterReader | None = None) -> int:
+    """The update that the newest parameters are of. `apart` reads them for a source that needs none itself.
 
-    Not for one that does: a reader gives each version once, and that policy would wait in vain for what was read here.
+    Not for one that does: a reader gives each version once, and that source would wait in vain for what was read here.
     """
     deadline = time.monotonic() + PEER_LIMIT_S
-    while time.monotonic() < deadline and not context.stop.is_set():
-        policy.refresh(0.5)
-        if policy.version is not None:
-            return policy.version.update
+    while time.monotonic() < deadline and not stop.is_set():
         if apart is not None and (news := apart.read(0.5)) is not None:
             return news[0].update
-    if context.stop.is_set():
+        source.refresh(0.0 if apart is not None else 0.5)
+        if source.version is not None:
+            return source.version.update
+    if stop.is_set():
         raise SystemExit(STOPPED)
-    raise PeerError(f"{context.role}-{context.index}: no parameters have come for {PEER_LIMIT_S:.0f} s")
+    raise PeerError(f"no parameters have come for {PEER_LIMIT_S:.0f} s")
 
 
 def wait_for_data(

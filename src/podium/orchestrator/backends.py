@@ -15,18 +15,10 @@ from typing import Any
 from podium.orchestrator.processes import ProcessSpawner
 from podium.orchestrator.program import Program
 from podium.orchestrator.supervisor import LIMITS, Limits, Supervisor
-from podium.orchestrator.threads import ThreadSpawner
 from podium.protocol.directory import LEASE_S, Directory
 from podium.protocol.directory_server import DirectoryServer
 from podium.protocol.run_keys import RunKeys
-
-
-@contextmanager
-def threads(program: Program, *, lease_s: float = LEASE_S, **options: Any) -> Iterator[Supervisor]:
-    """Workers are threads of this process; `options` are the supervisor's."""
-    directory = Directory(lease_s)
-    with Supervisor(program, ThreadSpawner(program, directory), directory, **options) as supervisor:
-        yield supervisor
+from podium.protocol.shm.directories import shared_directory
 
 
 @contextmanager
@@ -41,7 +33,11 @@ def local(
 ) -> Iterator[Supervisor]:
     """Workers are processes of this machine; `options` are the supervisor's. Leaves none behind."""
     directory, keys = Directory(lease_s), RunKeys.generate()
-    with DirectoryServer(directory, keys) as server:
-        spawner = ProcessSpawner(program, server.endpoint, keys, logs, host=host, leave_s=limits.leave_s)
+    with DirectoryServer(directory, keys) as server, shared_directory(logs.parent.name) as shm:
+        spawner = ProcessSpawner(program, server.endpoint, keys, logs, shm, host=host, leave_s=limits.leave_s)
         with Supervisor(program, spawner, directory, limits=limits, **options) as supervisor:
             yield supervisor
+
+
+BACK_ENDS = {"local": local}
+"""Where a program can run, by name: one place to look one up, and to add one."""

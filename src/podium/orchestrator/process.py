@@ -6,7 +6,6 @@ ended `leave_s` seconds later is killed, with whatever it has started.
 
 import faulthandler
 import os
-import select
 import signal
 import sys
 import threading
@@ -17,6 +16,8 @@ from typing import Any
 import msgspec
 
 from podium.core.imports import load_path
+from podium.orchestrator.host import Host
+from podium.orchestrator.lifeline import Lifeline, PipeLifeline
 from podium.orchestrator.worker import FAILED, Ending, WorkerContext, supervised
 from podium.protocol.membership import connect
 from podium.protocol.run_keys import RunKeys
@@ -37,46 +38,60 @@ class Description:
     directory: str
     roles: list[str]  # that it may look up there
     keys: RunKeys
-    host: str
+    host: Host
     leave_s: float = 4.0
     path: list[str] = field(default_factory=list)  # the launcher's sys.path: what it can import, a worker can
 
 
+def run_worker(told: Description, stop: threading.Event) -> Ending:
+    """Run the worker that is described until it ends, or `stop` is set: in this process, whichever back end made it."""
+
+    def work() -> None:
+        # Imports come before the lease: a large library may keep other threads from renewing it while it loads.
+        entry = load_path(told.entry, f"entry of {told.role}")
+        where, host = (told.role, told.index, told.incarnation), told.host
+        joined = connect(told.directory, told.keys, *where, host=host.identity, roles=told.roles, stop=stop)
+        with joined as membership:
+            if not stop.is_set():
+                entry(WorkerContext(*where, told.payload, membership, stop, host, told.keys))
+
+    return supervised(work, stop)
+
+
 def main() -> int:
     """Run the worker that standard input describes; returns its exit code."""
-    lifeline = os.dup(0)  # not inherited by what the worker starts
+    descriptor = os.dup(0)  # not inherited by what the worker starts
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    line = _read_line(lifeline)
+    line = _read_line(descriptor)
     if not line:
         print("error: no description came; this module is started by the orchestrator", file=sys.stderr)
         return FAILED
-    told = msgspec.json.decode(line, type=Description)
-    stop = threading.Event()
-    _watch(lifeline, stop, told.leave_s)
+    told, stop = msgspec.json.decode(line, type=Description), threading.Event()
+    _stop_on_signals(stop)
+    leave_without(PipeLifeline(descriptor), stop, told.leave_s)
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"{HEADER}{told.role}-{told.index} incarnation {told.incarnation} pid {os.getpid()} {when}", flush=True)
     sys.path[:] = told.path or sys.path
-    ending = _work(told, stop)
+    ending = run_worker(told, stop)
     if ending.message:
         print(ending.message, file=sys.stderr, flush=True)
     return ending.code
 
 
-def _work(told: Description, stop: threading.Event) -> Ending:
-    def work() -> None:
-        # Imports come before the lease: a large library may keep other threads from renewing it while it loads.
-        entry = load_path(told.entry, f"entry of {told.role}")
-        where = told.role, told.index, told.incarnation
-        with connect(told.directory, told.keys, *where, host=told.host, roles=told.roles, stop=stop) as membership:
-            if not stop.is_set():
-                entry(WorkerContext(*where, told.payload, membership, stop, told.host, told.keys))
+def leave_without(lifeline: Lifeline, stop: threading.Event, leave_s: float) -> None:
+    """Set `stop` when the lifeline ends; a process that has not left `leave_s` seconds later is killed."""
 
-    return supervised(work, stop)
+    def run() -> None:
+        lifeline.wait()
+        stop.set()
+        _end_after(leave_s)
+
+    threading.Thread(target=run, name="lifeline", daemon=True).start()
 
 
-def _watch(lifeline: int, stop: threading.Event, leave_s: float) -> None:
-    """Set `stop` on a signal or at the lifeline's end.
+def _stop_on_signals(stop: threading.Event) -> None:
+    """Set `stop` on a signal.
 
     From a thread: a handler runs in the middle of what the main thread does, and would wait for ever for the event's
     lock if that is what the main thread holds.
@@ -88,15 +103,11 @@ def _watch(lifeline: int, stop: threading.Event, leave_s: float) -> None:
         signal.signal(signum, lambda *_: None)
 
     def run() -> None:
-        while True:
-            ready, _, _ = select.select([lifeline, heard], [], [])
-            if heard in ready and set(os.read(heard, 4096)) & set(SIGNALS):
-                stop.set()
-            if lifeline in ready and not os.read(lifeline, 4096):
-                stop.set()
-                _end_after(leave_s)
+        while not set(os.read(heard, 4096)) & set(SIGNALS):
+            pass
+        stop.set()
 
-    threading.Thread(target=run, name="lifeline", daemon=True).start()
+    threading.Thread(target=run, name="signals", daemon=True).start()
 
 
 def _end_after(leave_s: float) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from podium.core.machine import count_cores
+from podium.orchestrator.host import LOOPBACK, Host
 from podium.orchestrator.process import HEADER, Description
 from podium.orchestrator.program import Group, Program, Resources
 from podium.orchestrator.spawner import Handle, Spawner
@@ -86,12 +88,14 @@ class ProcessSpawner(Spawner):
         endpoint: str,
         keys: RunKeys,
         logs: Path,
+        shm: Path,
         *,
         host: str | None = None,
         leave_s: float = 4.0,
     ) -> None:
         self.host = host or host_identity()
         self._endpoint, self._keys, self._logs, self._leave_s = endpoint, keys, logs, leave_s
+        self._shm = shm
         self._program = program
         logs.mkdir(parents=True, exist_ok=True)
 
@@ -107,10 +111,11 @@ class ProcessSpawner(Spawner):
             directory=self._endpoint,
             roles=self._program.peers(group.role),
             keys=self._keys if group.role in self._program.binders else self._keys.for_clients(),
-            host=self.host,
+            host=Host(self.host, LOOPBACK, str(self._shm), max(1, count_cores() // group.count)),
             leave_s=self._leave_s,
             path=sys.path,
         )
+        line = msgspec.json.encode(description) + b"\n"
         with log.open("ab") as output:
             start = output.tell()
             process = subprocess.Popen(
@@ -123,7 +128,7 @@ class ProcessSpawner(Spawner):
             )
         assert process.stdin
         with contextlib.suppress(BrokenPipeError):  # it is dead already, which `poll` will say
-            process.stdin.write(msgspec.json.encode(description) + b"\n")
+            process.stdin.write(line)
             process.stdin.flush()
         return ProcessHandle(name, process, log, start)
 

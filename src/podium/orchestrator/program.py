@@ -61,7 +61,9 @@ UNKNOWN = Ends()
 class Edge:
     """A stream from all workers of the sending roles to all of the receiving ones.
 
-    `sharded`: sender i sends to receiver i modulo their count only.
+    `sharded`: sender i sends to receiver i modulo their count only. `credits` is how many fragments a sender of samples
+    may have out. `requests` has the rows of each request that a client of an inference edge may have out, and a request
+    fails after `limit_s` seconds.
     """
 
     stream: Stream
@@ -72,6 +74,9 @@ class Edge:
     reply: Ends = UNKNOWN  # of an inference edge: what comes back, from its receivers
     transport: str = "auto"
     sharded: bool = False
+    credits: int = 1
+    requests: tuple[int, ...] = ()
+    limit_s: float = 10.0
 
     @property
     def binders(self) -> tuple[str, ...]:

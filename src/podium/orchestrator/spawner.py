@@ -11,6 +11,11 @@ class Handle(ABC):
     name: str  # actor-3
     pid: int | None  # None until it is known, where the worker runs elsewhere
 
+    @property
+    def pending(self) -> bool:
+        """Whether it waits for a place to run: asked for, not started. Its clock does not run yet."""
+        return False
+
     @abstractmethod
     def poll(self) -> int | None:
         """Its exit code (negative: a signal), or None while it lives."""
@@ -29,7 +34,7 @@ class Handle(ABC):
 
     @abstractmethod
     def failure(self) -> str | None:
-        """Of one that has failed: its error, traceback or last words."""
+        """The error, traceback or last words of one that has failed, wherever its log is."""
 
 
 class Spawner(ABC):

@@ -13,7 +13,7 @@ from podium.core.errors import PodiumError
 
 PERIOD_S = 1.0  # between two writes, unless a worker's state has changed
 
-WorkerState = Literal["starting", "running", "restarting", "ended"]
+WorkerState = Literal["pending", "starting", "running", "restarting", "ended"]
 
 
 @dataclass(frozen=True)

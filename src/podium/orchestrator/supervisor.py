@@ -181,6 +181,11 @@ class Supervisor:
         if (code := record.handle.poll()) is not None:
             self._ended(record, code, now)
             return
+        if record.handle.pending:
+            record.await_place(now)
+            return
+        if record.state == "pending":
+            record.begin(now)
         state = self._directory.state(*record.identity)
         if state == "live" and record.state == "starting":
             entry = self._directory.last(*record.identity)

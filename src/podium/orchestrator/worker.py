@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from podium.core.errors import PodiumError, TrainingError
+from podium.orchestrator.host import Host
 from podium.protocol.membership import Membership
 from podium.protocol.run_keys import RunKeys
 
@@ -38,7 +39,7 @@ class WorkerContext:
     payload: Mapping[str, Any]
     membership: Membership
     stop: threading.Event
-    host: str
+    host: Host
     keys: RunKeys | None = None  # with the server's secret if the role binds; None where there are no sockets
 
 

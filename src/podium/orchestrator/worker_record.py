@@ -45,6 +45,11 @@ class WorkerRecord:
         self.terminated = False
         self.turn("starting")
 
+    def await_place(self, now: float) -> None:
+        """It waits for room: that is neither a death nor a start that takes too long."""
+        self.started = now
+        self.turn("pending")
+
     def turn(self, state: WorkerState) -> None:
         """Change the state, and note when."""
         if state != self.state:

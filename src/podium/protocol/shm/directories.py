@@ -12,6 +12,8 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +53,17 @@ def create_directory(name: str, root: Path = ROOT) -> OwnedDirectory:
         shutil.rmtree(hidden)
         raise StreamError(f"{path} cannot be made: {error.strerror}") from None
     return OwnedDirectory(path, lock)
+
+
+@contextmanager
+def shared_directory(name: str) -> Iterator[Path]:
+    """A directory of one run on this host, removed at the end; what killed owners left behind is removed first."""
+    sweep()
+    owned = create_directory(f"{name[:100]}-{os.getpid()}-{secrets.token_hex(3)}")
+    try:
+        yield owned.path
+    finally:
+        owned.remove()
 
 
 def sweep(root: Path = ROOT) -> list[Path]:

@@ -5,8 +5,8 @@ import pytest
 
 from podium.core.algorithm_configs import DQNConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
+from podium.launch.env_slots import close_slots, make_slots
 from podium.launch.plan import make_plan
-from podium.launch.thread_workers import close_slots, make_slots
 from podium.workers.layout import make_layouts
 
 

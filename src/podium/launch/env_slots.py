@@ -1,0 +1,96 @@
+"""An actor's share of a plan's environments, in slots, and where they stand for a checkpoint."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TypeVar
+
+import numpy as np
+
+from podium.algorithms.algorithm import Individuals
+from podium.core.types import Tree
+from podium.envs.interface import HostEnv
+from podium.launch.plan import Plan
+from podium.workers.individual_slot import IndividualSlot
+from podium.workers.layout import Layouts, make_layouts
+from podium.workers.slot import EnvSlot
+
+AnySlot = TypeVar("AnySlot", EnvSlot, IndividualSlot)
+
+
+def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[EnvSlot]:
+    """The slots of one actor, with their environments."""
+    num_envs = plan.experiment.env.num_envs
+    rollouts = plan.algorithm.rollouts
+    exploration = rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
+
+    def make(number: int, env: HostEnv) -> EnvSlot:
+        mine = exploration[number * plan.rows : (number + 1) * plan.rows]
+        return EnvSlot(number, env, layouts, rollouts.discount, update, mine)
+
+    return _make_each(plan, actor, update, incarnation, make)
+
+
+def make_individual_slots(
+    plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int
+) -> list[IndividualSlot]:
+    """The same for an actor that plays memberships."""
+    memberships, memory = plan.algorithm.experience, layouts.request.tree(layouts.request.schema.fields).memory
+    assert isinstance(memberships, Individuals)
+
+    def make(number: int, env: HostEnv) -> IndividualSlot:
+        return IndividualSlot(number, env, layouts.params, memory, memberships, update)
+
+    return _make_each(plan, actor, update, incarnation, make)
+
+
+def _make_each(
+    plan: Plan, actor: int, update: int, incarnation: int, make: Callable[[int, HostEnv], AnySlot]
+) -> list[AnySlot]:
+    """Seeds belong to environments, whoever steps them. A resumed run or a restarted actor has other ones: it would
+    repeat its episodes.
+    """
+    entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
+    seeds = np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
+    share, slots = plan.slots // plan.actors, []
+    with ExitStack() as stack:
+        for number in range(actor * share, (actor + 1) * share):
+            env = plan.env.make_host(seeds[number * plan.rows : (number + 1) * plan.rows])
+            stack.callback(env.close)
+            slots.append(make(number, env))
+        stack.pop_all()
+    return slots
+
+
+def keeps_env_snapshots(plan: Plan) -> bool:
+    """Whether checkpoints hold where the environments are, if these can tell.
+
+    In one process, and with a learner that waits for them: else they are somewhere in fragments that it has not seen.
+    """
+    return plan.mode != "fused" and plan.in_one_process and plan.experiment.topology.staleness == 0
+
+
+def find_env_snapshots(plan: Plan) -> list[Tree] | None:
+    """What the first checkpoint would hold of where the environments are; None if they cannot tell."""
+    if not keeps_env_snapshots(plan):
+        return None
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    make = make_individual_slots if isinstance(plan.algorithm.experience, Individuals) else make_slots
+    slots: list[EnvSlot | IndividualSlot] = []
+    try:
+        for actor in range(plan.actors):
+            slots += make(plan, layouts, actor, update=0, incarnation=0)
+        return take_env_snapshots(slots, updates=0)
+    finally:
+        close_slots(slots)
+
+
+def take_env_snapshots(slots: Sequence[EnvSlot | IndividualSlot], updates: int) -> list[Tree] | None:
+    """Where the environments of these slots were after so many updates; None if one cannot tell."""
+    snapshots = [slot.snapshots.at(updates) for slot in slots]
+    return None if any(snapshot is None for snapshot in snapshots) else snapshots
+
+
+def close_slots(slots: Sequence[EnvSlot | IndividualSlot]) -> None:
+    """Close their environments."""
+    for slot in slots:
+        slot.env.close()
