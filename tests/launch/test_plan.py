@@ -9,7 +9,8 @@ from envs.counting import Picture
 from podium.core.algorithm_configs import DQNConfig, ESConfig, IMPALAConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
-from podium.launch.plan import Plan, draw, make_plan
+from podium.launch import replay_keeper
+from podium.launch.plan import Choices, Plan, draw, make_plan, rebuild_plan
 
 
 def experiment(env: str = "podium:Catch-v0", num_envs: int = 16, minibatch: int = 64, **topology) -> Experiment:
@@ -144,3 +145,26 @@ def test_impala_is_spread_over_devices_that_divide_its_sequences(memory: Any, si
     if devices < 8:
         with pytest.raises(ConfigError, match=r"topology.devices = 8: must divide 4"):
             plan(devices=8)
+
+
+def test_a_plan_is_rebuilt_from_what_travels_and_nothing_is_chosen_or_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = DQNConfig(fragment_length=8, batch_size=16, buffer_size=1_000, learning_starts=100)
+    asked = replace(experiment("CartPole-v1", actors=2), algorithm=config)
+    plan = make_plan(asked)
+
+    def choose(*_: Any) -> None:
+        raise AssertionError("a worker does not ask whether the buffer fits on its own host")
+
+    monkeypatch.setattr(replay_keeper, "choose", choose)
+    again = rebuild_plan(plan.experiment, list(plan.choices))
+    for name in ("experiment", "mode", "actors", "slots", "transport", "devices", "rows", "credits", "replay_workers"):
+        assert getattr(again, name) == getattr(plan, name), name
+    assert again.env.library == plan.env.library
+
+
+def test_a_host_without_the_chosen_library_says_so_and_steps_nothing_else() -> None:
+    plan = make_plan(experiment("gymnasium:CartPole-v1", actors=2))
+    with pytest.raises(ConfigError, match="the run steps it with envpool, this host would with gymnasium"):
+        rebuild_plan(plan.experiment, Choices("envpool", 1))

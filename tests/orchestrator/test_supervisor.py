@@ -17,16 +17,21 @@ from podium.protocol.directory import Directory, Registration
 TICK_S = 0.05
 
 
-class Life(Handle):
+class Incarnation(Handle):
     """An incarnation that ends when the test says so; it notes what was done to it, and when."""
 
     def __init__(self, stage: "Stage", group: Group, index: int, incarnation: int) -> None:
-        self.name, self.pid = f"{group.role}-{index}", 1000 + len(stage.lives)
+        self.name, self.pid = f"{group.role}-{index}", 1000 + len(stage.incarnations)
         self.stage, self.entry = stage, Registration(group.role, index, incarnation, "host", self.pid)
         self.code: int | None = None
         self.words: str | None = None
         self.done: list[tuple[str, float]] = []
         self.mortal = True
+        self.waits = False
+
+    @property
+    def pending(self) -> bool:
+        return self.waits
 
     def poll(self) -> int | None:
         return self.code
@@ -53,7 +58,7 @@ class Stage(Spawner):
 
     def __init__(self, *groups: Group, limits: Limits = LIMITS) -> None:
         self.now = 0.0
-        self.lives: list[Life] = []
+        self.incarnations: list[Incarnation] = []
         self.starts: list[tuple[str, float]] = []
         self.frozen: set[str] = set()
         self.progress = 0
@@ -68,21 +73,21 @@ class Stage(Spawner):
         )
         self.supervisor.start()
 
-    def start(self, group: Group, index: int, incarnation: int) -> Life:
+    def start(self, group: Group, index: int, incarnation: int) -> Incarnation:
         self.starts.append((f"{group.role}-{index}.{incarnation}", round(self.now, 6)))
         if self.refuses:
             raise self.refuses
-        self.lives.append(Life(self, group, index, incarnation))
-        return self.lives[-1]
+        self.incarnations.append(Incarnation(self, group, index, incarnation))
+        return self.incarnations[-1]
 
-    def current(self, name: str) -> Life:
-        return [incarnation for incarnation in self.lives if incarnation.name == name][-1]
+    def current(self, name: str) -> Incarnation:
+        return [incarnation for incarnation in self.incarnations if incarnation.name == name][-1]
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds - 1e-9
         while self.now < end and self.supervisor.outcome is None:
             self.now += TICK_S
-            for incarnation in self.lives:
+            for incarnation in self.incarnations:
                 place = incarnation.entry.role, incarnation.entry.index, incarnation.entry.incarnation
                 withdrawn = self.directory.state(*place) == "withdrawn"
                 if incarnation.code is None and incarnation.name not in self.frozen and not withdrawn:
@@ -106,7 +111,7 @@ def test_five_deaths_without_progress_end_the_run_with_the_last_traceback() -> N
         stage.run(1.5)
         stage.end("actor-0", 1, f"Traceback (most recent call last):\nValueError: {incarnation}")
     stage.run(0.2)
-    assert [incarnation.entry.incarnation for incarnation in stage.lives if incarnation.name == "actor-0"] == [
+    assert [incarnation.entry.incarnation for incarnation in stage.incarnations if incarnation.name == "actor-0"] == [
         0,
         1,
         2,
@@ -188,7 +193,7 @@ def test_stop_gives_the_learner_time_for_a_checkpoint_and_the_others_as_long() -
     stage.supervisor.stop("Ctrl-C")
     stage.run(50)
     assert stage.directory.news().stop
-    assert [incarnation.done for incarnation in stage.lives] == [[], []]
+    assert [incarnation.done for incarnation in stage.incarnations] == [[], []]
     stage.end("learner-0", STOPPED)
     stage.run(3)
     stage.end("actor-0", STOPPED)
@@ -255,7 +260,7 @@ def test_a_lease_that_ran_out_though_the_process_lives_gets_it_killed_and_replac
     stage.run(4.5)
     assert stage.current("actor-1").done == []
     stage.run(1)
-    assert [what for what, _ in stage.lives[2].done] == ["kill"]
+    assert [what for what, _ in stage.incarnations[2].done] == ["kill"]
     stage.frozen.clear()
     stage.run(1)
     assert states(stage) == ["running"] * 3
@@ -272,14 +277,27 @@ def test_who_never_registers_has_two_minutes_for_its_imports() -> None:
     assert stage.supervisor.restarts == {"actor": 1}
 
 
+def test_a_worker_that_waits_for_room_is_pending_and_its_clock_begins_when_it_has_a_place() -> None:
+    stage = Stage(group("actor", "work"))
+    stage.frozen.add("actor-0")
+    stage.current("actor-0").waits = True
+    stage.run(1000)
+    assert (stage.supervisor.restarts, states(stage)) == ({}, ["running", "pending"])
+    stage.current("actor-0").waits = False
+    stage.run(119)
+    assert (stage.supervisor.restarts, states(stage)) == ({}, ["running", "starting"])
+    stage.run(2)
+    assert stage.supervisor.restarts == {"actor": 1}
+
+
 def test_a_process_that_outlives_its_own_farewell_is_killed() -> None:
     stage = Stage(group("actor", "work"))
     stage.run(1)
     stage.directory.withdraw("actor", 0, 0)
     stage.run(29)
-    assert stage.lives[1].done == []
+    assert stage.incarnations[1].done == []
     stage.run(2)
-    assert [what for what, _ in stage.lives[1].done] == ["kill"]
+    assert [what for what, _ in stage.incarnations[1].done] == ["kill"]
     assert stage.supervisor.restarts == {"actor": 1}
 
 
@@ -288,7 +306,7 @@ def test_a_launcher_that_was_asleep_kills_nobody_for_it() -> None:
     stage.run(1)
     stage.now += 20  # nobody's renewal was heard, and everybody's lease has run out
     stage.supervisor.tick()
-    assert [incarnation.done for incarnation in stage.lives] == [[], []]
+    assert [incarnation.done for incarnation in stage.incarnations] == [[], []]
     stage.run(1)
     assert states(stage) == ["running", "running"]
     stage.frozen.add("actor-0")

@@ -196,3 +196,26 @@ def test_no_life_of_an_actor_or_a_replay_worker_has_been_in_an_earlier_session(t
         learner.begin(incarnation)
         learner.close()
     assert next_incarnation(tmp_path) == 2
+
+
+def test_accounts_close_by_reports_alone_where_actor_and_launcher_share_no_disk(tmp_path: Path) -> None:
+    actor, learner = ActorAccount.in_memory(), LearnerAccount(tmp_path / "learners own disk")
+    actor.produced = 70
+    for sequence, steps in enumerate((20, 20, 15)):
+        actor.commit(sequence, steps)
+    received = Booking("0.3", 0, 20, 20)
+    assert learner.arrive(received)
+    learner.trained([received])
+    actor.end(unfinished=15)
+    reports = [actor.report("actor-0.3"), learner.report("learner")]
+    learner.close()
+    found = tally(tmp_path / "launchers disk", since=3, reports=reports)
+    assert found == Samples(produced=70, trained=20, in_flight=50)
+    assert found.unexplained == 0
+
+
+def test_a_file_counts_before_a_report_of_it(tmp_path: Path) -> None:
+    actor = ActorAccount.create(tmp_path, worker=0, incarnation=0)
+    old = actor.report("actor-0.0")
+    actor.produced = 30
+    assert tally(tmp_path, reports=[old]).produced == 30

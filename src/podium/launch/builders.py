@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,19 @@ class Site:
         """The account of a worker that takes fragments in."""
         self.account = account = LearnerAccount(self.accounting, name)
         self.stack.callback(account.close)
+        self._report(account, name)
         return account
+
+    def open_actor_account(self) -> ActorAccount:
+        """The account of an actor."""
+        where = self.accounting
+        self.account = account = ActorAccount.in_memory() if where is None else ActorAccount.create(where, *self.sender)
+        self._report(account, "actor-{}.{}".format(*self.sender))
+        return account
+
+    def _report(self, account: ActorAccount | LearnerAccount, name: str) -> None:
+        if self.membership is not None:
+            self.membership.report_account = partial(account.report, name)
 
 
 def build_actor(site: Site) -> Actor | IndividualActor:
@@ -121,8 +134,7 @@ def _open_samples(site: Site, slots: list[EnvSlot] | list[IndividualSlot]) -> Sa
     site.be_patient()
     site.slots = slots
     site.stack.callback(close_slots, slots)
-    where = site.accounting
-    site.account = ActorAccount.in_memory() if where is None else ActorAccount.create(where, *site.sender)
+    site.open_actor_account()
     return site.wiring.send_samples()
 
 

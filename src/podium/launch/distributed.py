@@ -67,7 +67,7 @@ def run(
     assert outcome is not None
     amend_summary(
         directory.path,
-        tally(directory.accounting, since),
+        tally(directory.accounting, since, reports=supervisor.accounts()),
         restarts=dict(supervisor.restarts),
         status=_status(directory, outcome, stopped),
     )

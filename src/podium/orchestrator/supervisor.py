@@ -141,6 +141,10 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def accounts(self) -> list[bytes]:
+        """What each incarnation of each worker last reported of its accounting."""
+        return self._directory.accounts()
+
     def status(self) -> RunStatus:
         """How all workers are."""
         outcome = self.outcome or self._ending

@@ -34,6 +34,7 @@ class Registration:
     ready: bool = False  # it has announced its endpoints, if only to say that it has none
     progress: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    account: bytes = b""  # its accounting so far: for the launcher alone, which may share no disk with it
     renewed: float = 0.0
 
     @property
@@ -91,6 +92,7 @@ class Directory:
         self._look_at = -math.inf
         self._stop = False
         self._watchers: list[Callable[[], None]] = []
+        self._accounts: dict[tuple[str, int, int], bytes] = {}
 
     def renew(self, entry: Registration) -> None:
         """Take or prolong a lease; the first call of an incarnation registers it.
@@ -107,7 +109,9 @@ class Directory:
                 raise RefusedError(f"{entry.name}: incarnation {entry.incarnation} has withdrawn")
             if known is None or known.state != "live" or known.entry.place() != entry.place():
                 self._touch(entry.role)
-            self._rows[entry.role, entry.index] = _Row(replace(entry, renewed=self._clock()), "live")
+            if entry.account:
+                self._accounts[entry.role, entry.index, entry.incarnation] = entry.account
+            self._rows[entry.role, entry.index] = _Row(replace(entry, account=b"", renewed=self._clock()), "live")
 
     def withdraw(self, role: str, index: int, incarnation: int) -> None:
         """This incarnation has ended: it is not found any more, and a late heartbeat of it is refused."""
@@ -140,6 +144,11 @@ class Directory:
         with self._lock:
             row = self._rows.get((role, index))
         return row.entry if row and row.entry.incarnation == incarnation and row.entry.pid else None
+
+    def accounts(self) -> list[bytes]:
+        """The last account that each incarnation of each worker has reported, of the dead ones too."""
+        with self._lock:
+            return list(self._accounts.values())
 
     @property
     def epoch(self) -> int:

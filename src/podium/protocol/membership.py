@@ -61,6 +61,7 @@ class Membership:
         self.refused: str | None = None
         self._progress = 0
         self._metrics: dict[str, float] = {}
+        self.report_account: Callable[[], bytes] = bytes  # called for each renewal, by the thread that renews
         self._endpoints: dict[str, str] | None = None
         self._table: list[Registration] = []
         self._epoch = -1
@@ -145,6 +146,7 @@ class Membership:
             ready=self._endpoints is not None,
             progress=self._progress,
             metrics=self._metrics,
+            account=self.report_account(),
         )
         return Renewal(entry, self._roles, self._epoch, self._leaving)
 

@@ -23,6 +23,8 @@ from podium.runs.summary import Samples
 
 RECENT = 1024
 """Fragments whose sizes an actor remembers: more than can be on their way, or in the learner's hands."""
+REPORTED = 256
+"""Of those, how many travel with a lease."""
 HEAD = 4
 RECORD_BYTES = 1 << 20
 
@@ -92,9 +94,33 @@ class ActorAccount:
         self._words[HEAD + sequence % RECENT] = steps
         self._words[1] = sequence + 1
 
+    def report(self, name: str) -> bytes:
+        """For a launcher that cannot read the file: the counts, and the sizes of as many fragments as can be out."""
+        last = range(max(0, self.fragments - REPORTED), self.fragments)
+        words = [*map(int, self._words[:HEAD]), *map(self.steps_of, last)]
+        return msgspec.json.encode(Report(name, words))
+
+    @classmethod
+    def reported(cls, words: Sequence[int]) -> Self:
+        """The account that a report was made of, as far as it went."""
+        account = cls.in_memory()
+        account._words[:HEAD] = words[:HEAD]
+        first = account.fragments - len(words[HEAD:])
+        for sequence, steps in enumerate(words[HEAD:], first):
+            account._words[HEAD + sequence % RECENT] = steps
+        return account
+
     def steps_of(self, sequence: int) -> int:
         """Steps of one of the last fragments committed."""
         return int(self._words[HEAD + sequence % RECENT])
+
+
+class Report(msgspec.Struct):
+    """An account as it travels with a lease: of an actor its counts, of a learner or replay worker its record."""
+
+    name: str  # that of its file
+    words: list[int] = []
+    record: "AccountRecord | None" = None
 
 
 class ActorEntry(msgspec.Struct):
@@ -191,6 +217,11 @@ class LearnerAccount:
         """These came too late to be trained on."""
         self.trained(booking._replace(stale=booking.steps) for booking in bookings)
 
+    def report(self, name: str) -> bytes:
+        """For a launcher that cannot read the file."""
+        with self._lock:
+            return msgspec.json.encode(Report(name, record=self.record))
+
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
@@ -216,15 +247,25 @@ class LearnerAccount:
             self._file.write(msgspec.json.encode(self.record))
 
 
-def tally(directory: Path, since: int = 0, running: bool = False) -> Samples:
-    """The run's samples, from both counts. `since`: the first incarnation of the present session.
+def tally(directory: Path, since: int = 0, running: bool = False, reports: Iterable[bytes] = ()) -> Samples:
+    """The run's samples, from both counts. `since`: the first incarnation of the present session. `reports` count for
+    workers whose files are not here.
 
     What an actor of this session had under way when it ended by itself (or has, if the run is `running`) is in
     flight; what the others had under way when they died is lost.
     """
-    account = merge([_read(directory, name) for name in ("learner", *_replays(directory))])
-    accounts = {path.name.removeprefix("actor-"): ActorAccount.open(path) for path in _accounts(directory)}
-    return balance(account, accounts, since, running)
+    told = {report.name: report for report in (msgspec.json.decode(each, type=Report) for each in reports)}
+    records = {
+        name: _read(directory, name) for name in ("learner", *_replays(directory)) if (directory / name).exists()
+    }
+    actors = {path.name: ActorAccount.open(path) for path in _accounts(directory)}
+    for name, report in told.items():
+        if report.record is not None:
+            records.setdefault(name, report.record)
+        elif name not in actors:
+            actors[name] = ActorAccount.reported(report.words)
+    own = {name.removeprefix("actor-"): account for name, account in actors.items()}
+    return balance(merge(list(records.values())), own, since, running)
 
 
 def go_back(directory: Path, trained: int) -> None:
