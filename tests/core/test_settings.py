@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from podium.core.algorithm_configs import AlgorithmConfig
+from podium.core.algorithm_configs import ALGORITHMS, AlgorithmConfig
 from podium.core.errors import ConfigError
 from podium.core.fields import config_class, list_fields
-from podium.core.foreign_names import FOREIGN_NAMES
+from podium.core.foreign_names import FOREIGN_NAMES, translate
 from podium.core.settings import resolve
 
 OWN = '''
 from dataclasses import dataclass
-from podium.core.algorithm_configs import AlgorithmConfig
+from podium.core.algorithm_configs import ALGORITHMS, AlgorithmConfig
 from podium.core.config import Experiment
 
 @dataclass(frozen=True)
@@ -194,6 +194,31 @@ def test_unknown_algorithms_presets_and_missing_names() -> None:
 
 
 def test_names_of_other_libraries_lead_to_fields_that_exist() -> None:
-    known = list_fields(config_class("ppo"))
-    assert [name for name, here in FOREIGN_NAMES.items() if here.partition(" ")[0] not in known] == []
-    assert [name for name in FOREIGN_NAMES if name in {path.rpartition(".")[2] for path in known}] == []
+    fields = {name: list_fields(config_class(name)) for name in ALGORITHMS}
+    everywhere = {path for known in fields.values() for path in known}
+    for here in FOREIGN_NAMES.values():
+        for field in (here,) if isinstance(here, str) else here:
+            assert field.partition(" ")[0] in everywhere
+    for known in fields.values():
+        for name in FOREIGN_NAMES:
+            found = translate(name, known)
+            assert found is None or found.partition(" ")[0] in known
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "here"),
+    [
+        ("sac", "batch_size", "; did you mean 'algorithm.batch_size'?"),
+        ("ppo", "batch_size", "; here it is algorithm.minibatch_size"),
+        ("sac", "ent_coef", "; here it is algorithm.temperature"),
+        ("sac", "alpha", "; here it is algorithm.temperature"),
+        ("ppo", "alpha", "; here it is algorithm.learning_rate"),
+        ("dqn", "exploration_fraction", "; here it is algorithm.epsilon_decay"),
+        ("td3", "sgd_minibatch_size", "; here it is algorithm.batch_size"),
+        ("ppo", "num_workers", "; here it is topology.actors (env.num_envs are divided among them)"),
+    ],
+)
+def test_advice_is_of_the_algorithm_in_question(algorithm: str, name: str, here: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(algorithm, "Pendulum-v1", overrides=[f"{name}=1"])
+    assert str(caught.value) == f"{name} = 1: no such field{here}"

@@ -16,6 +16,13 @@ READ = [
     (int, "1e6", 1_000_000),
     (int, "1_000", 1000),
     (int, "-3", -3),
+    (int, "1M", 1_000_000),
+    (int, "100k", 100_000),
+    (int, "1.1M", 1_100_000),
+    (int, "2b", 2_000_000_000),
+    (float | None, "1.5k", 1500.0),
+    (float, "0.0005k", 0.5),
+    (Widths, "1k,64", (1000, 64)),
     (float, "1", 1.0),
     (float, ".5", 0.5),
     (float, "1e-3", 0.001),
@@ -41,6 +48,11 @@ READ = [
     (Mapping[str, Any], "{}", {}),
     (Any, "[1, two]", [1, "two"]),
     (Any, "2020-01-01", "2020-01-01"),
+    (Any, "a,b,c", ["a", "b", "c"]),
+    (Any, "1, 2.5, [x, y]", [1, 2.5, ["x", "y"]]),
+    (Any, "'a,b'", "a,b"),
+    (Any, "f(1, 2)", "f(1, 2)"),
+    (Any, "3m", "3m"),  # the name of a map
 ]
 
 
@@ -57,6 +69,10 @@ REFUSED = [
     (int, "many", "x = 'many': must be a whole number"),
     (int, "none", "x = 'none': must be a whole number"),
     (int, "inf", "x = inf: must be a whole number"),
+    (int, "0.5", "x = 0.5: must be a whole number"),
+    (int, "1MM", "x = '1MM': must be a whole number"),
+    (int, "k", "x = 'k': must be a whole number"),
+    (float, "infk", "x = 'infk': must be a number"),
     (float, "fast", "x = 'fast': must be a number"),
     (float | None, "fast", "x = 'fast': must be a number or none"),
     (bool, "1", "x = 1: must be true or false"),

@@ -175,6 +175,7 @@ def test_a_time_limit_ends_the_game_whatever_became_of_its_lives(library: str) -
         (EnvConfig("CartPole-v1", kwargs={"colour": 1}), "env.kwargs = {'colour': 1}: CartPole-v1 refuses it"),
         (EnvConfig("envs.counting:make_counting_jax", kwargs={"colour": 1}), "unexpected keyword argument 'colour'"),
         (EnvConfig("CartPole-v1", wrappers=("frame_stak(4)",)), "did you mean 'frame_stack'"),
+        (EnvConfig("CartPole-v1", wrappers=("frame_stack",)), "whole number of at least 1, such as frame_stack"),
         (EnvConfig("CartPole-v1", wrappers=("atari",)), "works on ALE games"),
         (EnvConfig("envpool:CartPole-v1", wrappers=("envs.counting:Doubled",)), "gymnasium:CartPole-v1 may"),
         (EnvConfig("envs.counting:make_counting_host", wrappers=("time_limit(3)",)), "only frame_stack"),

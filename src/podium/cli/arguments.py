@@ -6,14 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import tyro
 
 from podium.core.algorithm_configs import PPOConfig
 from podium.core.errors import ConfigError
-from podium.core.fields import list_fields
-from podium.core.foreign_names import FOREIGN_NAMES
+from podium.core.fields import config_class, list_fields
+from podium.core.foreign_names import translate
 from podium.core.imports import suggest
 from podium.core.values import check_value, parse_value
 
@@ -59,7 +59,7 @@ def parse(kind: type[CommandT], prog: str, args: Sequence[str]) -> CommandT:
     if has_rest:
         return replace(command, rest=(*unknown, *args[end + 1 :]))
     if unknown:
-        raise ConfigError(_explain_argument(kind, prog, unknown[0]))
+        raise ConfigError(_explain_argument(command, prog, unknown[0]))
     return command
 
 
@@ -128,20 +128,39 @@ def _is_rule(line: str) -> bool:
     return not line.strip("-─╰╯+ ")
 
 
-def _explain_argument(kind: type[Command], prog: str, argument: str) -> str:
+def _explain_argument(command: Command, prog: str, argument: str) -> str:
     if not argument.startswith("-"):
         return f"{prog}: one argument too many: {argument!r} (`{prog} --help` lists them)"
     option = argument.partition("=")[0]
-    names = [field.name for field in fields(kind)]
-    if "set" in names and (field := _field_named(option)):
-        return f"{prog}: there is no {option}; use --set {field}=VALUE"
-    hint = suggest(option, [f"--{name.replace('_', '-')}" for name in names]) or f"; `{prog} --help` lists them"
-    return f"{prog}: there is no {option}{hint}"
-
-
-def _field_named(option: str) -> str | None:
-    """The field of `--set` that somebody meant by an option of its name."""
     name = option.lstrip("-").replace("-", "_")
-    known = list_fields(PPOConfig)
+    positional = _positional(type(command))
+    if name in positional:
+        return f"{prog}: {name.upper()} is given without {option}: {prog} {' '.join(positional).upper()}"
+    names = [field.name for field in fields(command)]
+    if "set" in names and (setting := _field_named(name, getattr(command, "algorithm", None))):
+        return f"{prog}: there is no {option}; use --set {setting}=VALUE"
+    options = [f"--{name.replace('_', '-')}" for name in names if name not in (*positional, "rest")]
+    return f"{prog}: there is no {option}{suggest(option, options) or f'; `{prog} --help` lists them'}"
+
+
+def _positional(kind: type[Command]) -> list[str]:
+    """The fields that are given by their place."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [f.name for f in fields(kind) if any(mark is tyro.conf.Positional for mark in _marks(hints[f.name]))]
+
+
+def _marks(kind: Any) -> tuple[Any, ...]:
+    return getattr(kind, "__metadata__", ())
+
+
+def _field_named(name: str, algorithm: str | None) -> str | None:
+    """The field of `--set` that is meant by an option of its name, for this algorithm."""
+    try:
+        known = list_fields(config_class(algorithm or PPOConfig.name))
+    except ConfigError:
+        known = list_fields(PPOConfig)
     same = [path for path in known if name in (path, path.rpartition(".")[2])]
-    return FOREIGN_NAMES[name].partition(" ")[0] if name in FOREIGN_NAMES else same[0] if same else None
+    if same:
+        return same[0]
+    here = translate(name, known)
+    return here and here.partition(" ")[0]

@@ -39,11 +39,11 @@ def load_path(path: str, field: str) -> Any:
 
 
 def suggest(name: str, known: Iterable[str], most: int = 3) -> str:
-    """The nearest known names as the end of a sentence, or nothing.
+    """The nearest known names as the end of a sentence, or nothing. What was typed is never among them.
 
     >>> suggest("learning_rat", ["learning_rate", "gamma"])
     "; did you mean 'learning_rate'?"
     """
-    by_lower = {candidate.lower(): candidate for candidate in known}
+    by_lower = {candidate.lower(): candidate for candidate in known if candidate != name}
     near = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(by_lower[n]) for n in near)}?" if near else ""

@@ -1,17 +1,20 @@
 """Values of configuration fields: read from text, checked against a field's type, written back.
 
-Text is what stands after `--set key=`: TOML, with the quotes of strings left away.
+Text is what stands after `--set key=`: TOML, with the quotes of strings left away. Where a number is wanted, `100k`,
+`1.5M` and `2B` are numbers; where anything may stand (`env.kwargs.NAME`), `a, b, c` is a list.
 """
 
 import tomllib
 import types
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Union, get_args, get_origin
 
 from podium.core.errors import ConfigError
 
 _SINGULAR = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", type(None): "none"}
 _PLURAL = {bool: "true or false", int: "whole numbers", float: "numbers", str: "strings"}
+_SCALES = {"k": 10**3, "m": 10**6, "b": 10**9}
 _PLAIN = "a number, a string, true or false, a list or a table"
 
 
@@ -36,6 +39,8 @@ def parse_value(kind: Any, text: str) -> Any:
             elements = get_args(option)
             items = _split(_without_brackets(text))
             return tuple(parse_value(elements[i], item) for i, item in _spread(elements, items))
+    if (int in options or float in options) and (number := _parse_scaled(text)) is not None:
+        return number
     return _unquote(text) if str in options else _parse_plain(text)
 
 
@@ -188,7 +193,21 @@ def _parse_plain(text: str) -> Any:
     try:
         return float(text)  # .5 and 5. are no TOML, but numbers to everybody
     except ValueError:
-        return _unquote(text)
+        pass
+    items = _split(text)
+    return [_parse_plain(item) for item in items] if len(items) > 1 else _unquote(text)
+
+
+def _parse_scaled(text: str) -> int | float | None:
+    """`100k`, `1.5M` or `2B` as a number; None if it is no such text."""
+    scale = _SCALES.get(text[-1:].lower())
+    try:
+        number = None if scale is None else Decimal(text[:-1]) * scale
+    except InvalidOperation:
+        return None
+    if number is None or not number.is_finite():
+        return None
+    return int(number) if number == number.to_integral_value() else float(number)
 
 
 def _split(text: str) -> list[str]:

@@ -296,7 +296,7 @@ def forbid_processes(config: EnvConfig) -> None:
 
 def unknown(env_id: str, name: str) -> ConfigError:
     """The error for an id that its library does not have, with the nearest ones of all libraries."""
-    ids = [known for known, _ in list_envs()]
+    ids = [known for known, _ in list_envs() if known != env_id]
     same = [known for known in ids if known.rpartition(":")[2].rpartition("/")[2].lower() == name.lower()]
     same.sort(
         key=lambda known: known.partition(":")[0] != env_id.partition(":")[0]

@@ -52,7 +52,11 @@ def parse_wrapper(text: str) -> Wrapper:
     match = re.fullmatch(r"(\w+)\((\d+)\)", text)
     if match and match[1] in COUNTED and int(match[2]) >= 1:
         return Wrapper(match[1], int(match[2]))
-    near = suggest(text.partition("(")[0], ("atari", *COUNTED))
+    name = text.partition("(")[0].strip()
+    if name in COUNTED:
+        example = next(known for known in NAMES if known.startswith(name))
+        raise ConfigError(f"env.wrappers = {text!r}: {name} takes a whole number of at least 1, such as {example}")
+    near = suggest(name, ("atari", *COUNTED))
     raise ConfigError(f"env.wrappers = {text!r}: must be one of {', '.join(NAMES)}{near}")
 
 
