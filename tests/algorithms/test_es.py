@@ -175,7 +175,7 @@ def test_an_update_by_hand() -> None:
     assert (metrics["population_mean"], metrics["population_max"], metrics["individuals"]) == (5.0, 9.0, 2.0)
 
 
-def test_members_that_are_not_there_change_nothing() -> None:
+def test_individuals_that_are_not_there_change_nothing() -> None:
     algorithm, individuals = build()
     state, batch = init(algorithm), played(individuals, np.arange(10.0))
     update = jax.jit(algorithm.update)
@@ -189,7 +189,7 @@ def test_members_that_are_not_there_change_nothing() -> None:
     assert all(np.isfinite(value) for value in metrics.values())
 
 
-def test_members_whose_simulator_lost_its_numbers_are_the_last_and_are_counted() -> None:
+def test_individuals_whose_simulator_lost_its_numbers_are_the_last_and_are_counted() -> None:
     algorithm, individuals = build()
     state, worst = init(algorithm), np.arange(10.0)
     update = jax.jit(algorithm.update)
@@ -202,7 +202,7 @@ def test_members_whose_simulator_lost_its_numbers_are_the_last_and_are_counted()
         assert (metrics["individuals"], metrics["population_mean"], metrics["population_max"]) == (10, 5.0, 9.0)
 
 
-def test_eight_devices_with_a_share_of_the_members_each_learn_the_same() -> None:
+def test_eight_devices_with_a_share_of_the_individuals_each_learn_the_same() -> None:
     algorithm, individuals = build(normalize_observations=True)
     state = init(algorithm, normalize_observations=True)
     rng = np.random.default_rng(0)
@@ -222,7 +222,7 @@ def test_eight_devices_with_a_share_of_the_members_each_learn_the_same() -> None
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), whole, parts)
 
 
-def test_what_members_saw_becomes_the_normaliser_of_the_next_version() -> None:
+def test_what_individuals_saw_becomes_the_normaliser_of_the_next_version() -> None:
     algorithm, individuals = build(normalize_observations=True)
     state = init(algorithm, normalize_observations=True)
     rows = np.random.default_rng(0).normal(3.0, 2.0, (100, 3)).astype(np.float32)

@@ -44,7 +44,7 @@ CASES = {
 
 
 def workers(algorithm: str) -> dict[str, Any]:
-    """In one process, in turns; served where it can be: ES's memberships have parameters of their own."""
+    """In one process, in turns; served where it can be: ES's individuals have parameters of their own."""
     mode = "inline" if algorithm in ("es", "ppo", "ddpg") else "served"
     how = {"topology.mode": mode, "topology.actors": 1, "topology.transport": "memory", "topology.staleness": 0}
     return how | {"topology.slots": 2}

@@ -23,7 +23,7 @@ from podium.protocol.streams import FragmentHeader
 from podium.runs.accounting import ActorAccount, LearnerAccount, balance
 from podium.workers.individual_actor import IndividualActor, Mean, draw_population
 from podium.workers.individual_learner import IndividualLearner
-from podium.workers.individual_records import MemberRecords
+from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Individual, IndividualSlot
 from podium.workers.layout import make_layouts
 from workers.compiling import compilations
@@ -116,7 +116,7 @@ class Theatre:
         params = self.algorithm.params(self.state)
         self.publisher.publish(Version(0, update), self.layouts.params.arrays(params))
 
-    def receive(self) -> Iterator[tuple[FragmentHeader, MemberRecords]]:
+    def receive(self) -> Iterator[tuple[FragmentHeader, IndividualRecords]]:
         """What an actor sends, copied."""
         while True:
             received = self.receiver.receive(LIMIT_S)
@@ -125,7 +125,7 @@ class Theatre:
             received.release()
             yield received.header, records
 
-    def play(self) -> Iterator[tuple[FragmentHeader, MemberRecords]]:
+    def play(self) -> Iterator[tuple[FragmentHeader, IndividualRecords]]:
         """Start the actor in a thread."""
         actor = self.actor()
         actor.warm_up()
@@ -148,7 +148,7 @@ def batch_size(theatre: Theatre) -> int:
 def send(theatre: Theatre, sender: Any, sequence: int, version: Any, first: float, lengths: Any, slot: int = 0) -> None:
     """A batch of individuals with returns first, first + 1, ..., as an actor would send it."""
     buffer = sender.acquire(LIMIT_S)
-    records: MemberRecords = theatre.layouts.record.tree(buffer.arrays)
+    records: IndividualRecords = theatre.layouts.record.tree(buffer.arrays)
     n = len(records.index)
     records.index[...] = np.arange(n) * 10 + 100 * slot
     records.sign[...] = np.where(np.arange(n) % 2, -1, 1)
@@ -166,7 +166,7 @@ def send(theatre: Theatre, sender: Any, sequence: int, version: Any, first: floa
     )
 
 
-def test_a_members_record_has_at_most_64_bytes() -> None:
+def test_an_individuals_record_has_at_most_64_bytes() -> None:
     with Theatre() as theatre:
         columns = [field for field in theatre.layouts.record.schema.fields if not field.name.startswith("seen")]
         assert {field.name for field in columns} == {"index", "sign", "returns", "lengths", "version"}
@@ -273,7 +273,7 @@ def test_an_episode_that_never_ends_after_its_individual_was_stopped_is_an_error
             actor.run(theatre.stop)
 
 
-def test_late_members_are_left_out_and_counted_and_a_missing_actor_is_not_waited_for() -> None:
+def test_late_individuals_are_left_out_and_counted_and_a_missing_actor_is_not_waited_for() -> None:
     with Theatre() as theatre:
         learner, sender = theatre.learner(Version(0, 5)), theatre.sender()
         n = batch_size(theatre)
@@ -296,7 +296,7 @@ def test_late_members_are_left_out_and_counted_and_a_missing_actor_is_not_waited
         assert (samples.lost, samples.in_flight, samples.unexplained) == (0, 0, 0)
 
 
-def test_members_of_a_learner_that_died_are_stale() -> None:
+def test_individuals_of_a_learner_that_died_are_stale() -> None:
     with Theatre() as theatre:
         learner, sender = theatre.learner(Version(1, 5)), theatre.sender()
         send(theatre, sender, 0, 5, first=0.0, lengths=3)

@@ -73,7 +73,7 @@ def same(a: Any, b: Any, rtol: float, atol: float) -> None:
 
 
 @pytest.mark.parametrize(("memory", "least", "most"), [("none", -0.3, 0.3), ("gru", 0.8, 1.0)])
-def test_members_recall_what_they_saw_if_their_network_has_memory(memory: Any, least: float, most: float) -> None:
+def test_individuals_recall_what_they_saw_if_their_network_has_memory(memory: Any, least: float, most: float) -> None:
     """A cue that only memory can tell of later: without it, returns are 0 on average."""
     env, network = toy.make_memory(), NetworkConfig(hidden=(8,), memory=memory, memory_size=8)
     config = ESConfig(noise_table=50_000, population=512, episode_limit=100, sigma=0.3, learning_rate=0.05)
@@ -92,7 +92,7 @@ def test_the_mean_finds_an_optimum_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_members_that_end_at_different_steps_have_each_their_own_return(devices: int) -> None:
+def test_individuals_that_end_at_different_steps_have_each_their_own_return(devices: int) -> None:
     _, rows = run(build(make_spans(40), devices, population=64), dispatches=1)
     for steps, metrics, episodes in rows:
         returns, lengths = (np.array(column) for column in zip(*episodes, strict=True))
@@ -111,7 +111,7 @@ def test_an_episode_ends_at_the_limit() -> None:
     assert lengths.count(5) > 40
 
 
-def test_what_members_observe_is_counted_until_they_end() -> None:
+def test_what_individuals_observe_is_counted_until_they_end() -> None:
     """Spans of one step each see 0 only; of up to 3, what is weighed by how often it was seen."""
     state, rows = run(build(make_spans(3), normalize_observations=True), dispatches=1)
     lengths = np.array([length for _, _, episodes in rows for _, length in episodes])
@@ -128,7 +128,7 @@ def test_one_device_and_two_learn_the_same() -> None:
     same(one, two, rtol=1e-3, atol=1e-4)
 
 
-def test_members_that_do_not_fit_at_once_play_one_part_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_individuals_that_do_not_fit_at_once_play_one_part_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"sigma": 0.1, "normalize_observations": True}
     whole, rows = run(build(make_spans(20), **settings), dispatches=1)
     monkeypatch.setattr(population, "NUMBERS_AT_ONCE", 4 * 20)

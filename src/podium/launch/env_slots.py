@@ -33,12 +33,12 @@ def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnatio
 def make_individual_slots(
     plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int
 ) -> list[IndividualSlot]:
-    """The same for an actor that plays memberships."""
-    memberships, memory = plan.algorithm.experience, layouts.request.tree(layouts.request.schema.fields).memory
-    assert isinstance(memberships, Individuals)
+    """The same for an actor that plays individuals."""
+    individuals, memory = plan.algorithm.experience, layouts.request.tree(layouts.request.schema.fields).memory
+    assert isinstance(individuals, Individuals)
 
     def make(number: int, env: HostEnv) -> IndividualSlot:
-        return IndividualSlot(number, env, layouts.params, memory, memberships, update)
+        return IndividualSlot(number, env, layouts.params, memory, individuals, update)
 
     return _make_each(plan, actor, update, incarnation, make)
 

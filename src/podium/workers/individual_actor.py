@@ -21,7 +21,7 @@ from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, SampleSender
 from podium.runs.accounting import ActorAccount
 from podium.workers.actor import POLICY, WAIT_S
-from podium.workers.individual_records import MemberRecords
+from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Act, Individual, IndividualSlot, Inputs
 from podium.workers.layout import Layout, Layouts
 from podium.workers.population import act_each
@@ -175,7 +175,7 @@ class IndividualActor:
         # A learner that was restored is somewhere else, and an actor that is never idle would not notice.
         self._reconnect()
         batch, slot.finished = slot.finished[: self._batch], slot.finished[self._batch :]
-        records: MemberRecords = self._layouts.record.tree(buffer.arrays)
+        records: IndividualRecords = self._layouts.record.tree(buffer.arrays)
         records.index[...] = [done.individual.index for done in batch]
         records.sign[...] = [done.individual.sign for done in batch]
         records.returns[...] = [done.returned for done in batch]

@@ -19,7 +19,7 @@ from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher, Received, SampleReceiver
 from podium.runs.accounting import Booking, LearnerAccount
-from podium.workers.individual_records import MemberRecords
+from podium.workers.individual_records import IndividualRecords
 from podium.workers.layout import Layouts
 from podium.workers.learner import Learned
 
@@ -36,7 +36,7 @@ class Gathering:
     """
 
     def __init__(self, individuals: Individuals, layouts: Layouts, slots: int, staleness: int, devices: int) -> None:
-        example: MemberRecords = layouts.record.tree(layouts.record.schema.allocate())
+        example: IndividualRecords = layouts.record.tree(layouts.record.schema.allocate())
         self._batch, self._population = len(example.index), individuals.population
         self._seen_like = example.seen
         self._synchronous, self._slots, self._devices = staleness == 0, slots, devices
@@ -65,7 +65,7 @@ class Gathering:
         """Whether all are there."""
         return len(self.bookings) == self._slots if self._synchronous else self.filled >= self._population
 
-    def take(self, records: MemberRecords, place: int, booking: Booking, kept: Any = EVERY) -> None:
+    def take(self, records: IndividualRecords, place: int, booking: Booking, kept: Any = EVERY) -> None:
         """Copy these individuals of a batch: all, unless there are indices of some."""
         start = place * self._batch if self._synchronous else self.filled
         end = start + (self._batch if kept is EVERY else len(kept))
@@ -217,7 +217,7 @@ class IndividualLearner:
                 self._sort_out(records, place, booking)
         received.release()
 
-    def _sort_out(self, records: MemberRecords, place: int, booking: Booking) -> None:
+    def _sort_out(self, records: IndividualRecords, place: int, booking: Booking) -> None:
         """Of a batch with some that are late, take the others."""
         late = self.version.update - records.version > self._staleness
         self._late += int(np.count_nonzero(late))
@@ -227,9 +227,9 @@ class IndividualLearner:
         stale = int(records.lengths[late].sum())
         self._gathering.take(records, place, booking._replace(stale=stale), np.flatnonzero(~late))
 
-    def _read(self, arrays: list[np.ndarray]) -> MemberRecords:
-        if len(arrays) == len(MemberRecords._fields) - 1:  # nothing was observed: the columns are all there is
-            return MemberRecords(*arrays, seen=None)
+    def _read(self, arrays: list[np.ndarray]) -> IndividualRecords:
+        if len(arrays) == len(IndividualRecords._fields) - 1:  # nothing was observed: the columns are all there is
+            return IndividualRecords(*arrays, seen=None)
         return self._layouts.record.tree(arrays)
 
 

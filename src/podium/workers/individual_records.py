@@ -14,7 +14,7 @@ BATCHES = 4
 first ones of a batch wait for the last."""
 
 
-class MemberRecords(NamedTuple):
+class IndividualRecords(NamedTuple):
     """n individuals: 17 bytes each. Their parameters are those of `version`, and noise that an index tells."""
 
     index: Any  # int32[n]
@@ -30,14 +30,14 @@ def records_per_batch(individuals: Individuals, slots: int, staleness: int) -> i
     return max(1, individuals.population // (slots if staleness == 0 else BATCHES * slots))
 
 
-def record_shapes(individuals: Individuals, spec: EnvSpec, slots: int, staleness: int) -> MemberRecords:
+def record_shapes(individuals: Individuals, spec: EnvSpec, slots: int, staleness: int) -> IndividualRecords:
     """Shapes of a batch."""
     n = records_per_batch(individuals, slots, staleness)
 
     def column(dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((n,), np.dtype(dtype))
 
-    return MemberRecords(
+    return IndividualRecords(
         index=column(np.int32),
         sign=column(np.int8),
         returns=column(np.float32),
