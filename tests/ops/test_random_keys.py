@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podium.core.errors import ConfigError
-from podium.ops.random_keys import normal, row_keys, run_key, uniform
+from podium.ops.random_keys import normal, random_keys, row_keys, run_key, uniform
 
 
 def data(keys):
@@ -38,6 +38,19 @@ def test_keys_differ_between_rows_steps_and_seeds():
     ids = jnp.arange(32)
     keys = [data(row_keys(run_key(seed), ids, step)) for seed in range(3) for step in range(8)]
     assert len(np.unique(np.concatenate(keys), axis=0)) == 32 * 8 * 3
+
+
+def test_a_runs_keys_are_the_same_in_every_release():
+    keys = random_keys(run_key(3))
+    np.testing.assert_array_equal(data(jnp.stack(keys[:3])), data(jax.random.split(run_key(3), 3)))
+    np.testing.assert_array_equal(data(keys.draw), [877192987, 3448417067])
+
+
+def test_no_part_of_a_run_folds_the_key_that_another_has():
+    """jax's split(key)[n] is fold_in(key, n): parts that share a key and count from 0 would share numbers."""
+    keys = random_keys(run_key(0))
+    folded = [data(row_keys(key, jnp.arange(8), counter)) for key in keys for counter in range(4)]
+    assert len(np.unique(np.concatenate(folded), axis=0)) == len(keys) * 8 * 4
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])

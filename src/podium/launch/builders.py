@@ -23,7 +23,7 @@ from podium.launch.reconnect import Reconnect
 from podium.launch.replay_share import make_share, updates_of_a_round
 from podium.launch.waiting import first_update
 from podium.launch.wiring import Wiring
-from podium.ops.random_keys import run_key
+from podium.ops.random_keys import random_keys, run_key
 from podium.protocol.membership import Membership
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import InferenceClient, ParameterReader, SampleSender
@@ -140,7 +140,7 @@ def _open_samples(site: Site, slots: list[EnvSlot] | list[IndividualSlot]) -> Sa
 
 def _options(site: Site) -> dict[str, Any]:
     experiment = site.plan.experiment
-    key = jax.random.split(run_key(experiment.seed), 3)[1]
+    key = random_keys(run_key(experiment.seed)).play
     return {"key": key, "account": site.account, "staleness": experiment.topology.staleness}
 
 
@@ -168,7 +168,7 @@ def build_replay(site: Site) -> ReplayWorker:
     receiver, server = site.wiring.receive_samples(), site.wiring.serve_requests()
     account = site.open_learner_account(f"replay-{index}")
     account.begin(incarnation)
-    key = jax.random.split(run_key(plan.experiment.seed), 3)[2]
+    key = random_keys(run_key(plan.experiment.seed)).draw
     key = jax.random.fold_in(jax.random.fold_in(key, index), incarnation)
     shapes, share = make_replay_layouts(experience, layouts), make_share(plan, layouts)
     return ReplayWorker(experience, layouts, shapes, receiver, server, account, share, key, incarnation, site.beat)
@@ -177,7 +177,7 @@ def build_replay(site: Site) -> ReplayWorker:
 def build_learner(site: Site, state: Tree, updates: int, env_steps: int) -> AnyLearner:
     """The learner of a plan, from a training state on."""
     plan, layouts, wiring = site.plan, site.layouts, site.wiring
-    version, key = Version(site.incarnation, updates), jax.random.split(run_key(plan.experiment.seed), 3)[2]
+    version, key = Version(site.incarnation, updates), random_keys(run_key(plan.experiment.seed)).learn
     publisher = wiring.publish_parameters()
     if plan.replay_workers:
         shapes, share = make_replay_layouts(plan.replay, layouts), make_share(plan, layouts)

@@ -17,7 +17,7 @@ from podium.envs.jax_wrappers import vectorize
 from podium.launch.builders import AnyLearner
 from podium.launch.one_process import OneProcess
 from podium.launch.plan import Plan
-from podium.ops.random_keys import run_key
+from podium.ops.random_keys import random_keys, run_key
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
 from podium.runs.summary import Samples
@@ -35,7 +35,7 @@ def initial_state(plan: Plan) -> Tree:
     """
     if plan.mode == "fused":
         return _fused(plan).init()._asdict()
-    key, _, _ = jax.random.split(run_key(plan.experiment.seed), 3)
+    key = random_keys(run_key(plan.experiment.seed)).init
     train = plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())
     if shards := plan.replay_workers:
         return {"train": train, "store": start_store(shards)}

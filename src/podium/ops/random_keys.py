@@ -1,6 +1,7 @@
-"""Random keys that belong to a row, whatever batch the row is in."""
+"""Random keys of a run by their use, and of its rows, whatever batch a row is in."""
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,20 @@ def run_key(seed: int) -> jax.Array:
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed = {seed}: must be from 0 to {2**32 - 1}")
     return jax.random.key(seed, impl="threefry2x32")
+
+
+class RandomKeys(NamedTuple):
+    """The keys of a run's random parts. Each part folds its own counters into its own key."""
+
+    init: jax.Array  # the first parameters
+    play: jax.Array  # actions; in fused runs also environments
+    learn: jax.Array  # updates; of a fused run also actions
+    draw: jax.Array  # rows that replay workers draw, and individuals of a fused population
+
+
+def random_keys(key: jax.Array) -> RandomKeys:
+    """The keys that are split from a run's key."""
+    return RandomKeys(*jax.random.split(key, len(RandomKeys._fields)))
 
 
 def row_keys(key: jax.Array, env_ids: jax.Array, step: jax.Array | int) -> jax.Array:

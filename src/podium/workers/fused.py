@@ -19,7 +19,7 @@ from podium.core.specs import EnvSpec
 from podium.core.types import Tree
 from podium.envs.jax_wrappers import BatchedJaxEnv
 from podium.ops.compiling import jit_learning
-from podium.ops.random_keys import run_key
+from podium.ops.random_keys import random_keys, run_key
 from podium.workers import rollout
 
 AXIS = "rows"
@@ -103,10 +103,10 @@ class Fused:
         """The state before the first iteration."""
 
         def build(key: jax.Array) -> FusedState:
-            init_key, env_key, _ = jax.random.split(key, 3)
-            train = self._algorithm.init(init_key, self._env.spec, self._experiment.algorithm.hyper())
+            keys = random_keys(key)
+            train = self._algorithm.init(keys.init, self._env.spec, self._experiment.algorithm.hyper())
             params = self._algorithm.params(train)
-            rows = rollout.start(self._algorithm, self._env, params, env_key, self._experiment.env.num_envs)
+            rows = rollout.start(self._algorithm, self._env, params, keys.play, self._experiment.env.num_envs)
             return FusedState(train, rows, jnp.zeros((), jnp.int32), self._empty_store(train, rows))
 
         return jax.jit(build)(self._key)
@@ -179,8 +179,7 @@ class Fused:
 
     def _iterate(self, state: FusedState, key: jax.Array, axis: str | None) -> tuple[FusedState, Dispatched]:
         """Collect a fragment, and learn from it."""
-        _, _, key = jax.random.split(key, 3)
-        act_key, learn_key = jax.random.split(key)
+        act_key, learn_key = jax.random.split(random_keys(key).learn)
         rows, fragment, episodes = self._collect(state.train, state.rows, act_key, state.update)
         learn_key = jax.random.fold_in(learn_key, state.update)
         train, store, metrics = learning.learn(self._algorithm, state.train, state.store, fragment, learn_key, axis)

@@ -24,7 +24,7 @@ from podium.envs.interface import JaxEnv
 from podium.envs.jax_wrappers import clip_action, like, strong
 from podium.ops.compiling import jit_learning
 from podium.ops.noise_table import slices
-from podium.ops.random_keys import row_keys, run_key
+from podium.ops.random_keys import RandomKeys, random_keys, row_keys, run_key
 from podium.workers.fused import AXIS, Dispatched, Fused, FusedState, repeat
 from podium.workers.observation_moments import MomentTally
 from podium.workers.rollout import EpisodeEnds
@@ -103,8 +103,7 @@ class Population:
         """The state before the first iteration. Environments have none between iterations."""
 
         def build(key: jax.Array) -> FusedState:
-            init_key, _, _ = jax.random.split(key, 3)
-            train = self._algorithm.init(init_key, self._env.spec, self._experiment.algorithm.hyper())
+            train = self._algorithm.init(random_keys(key).init, self._env.spec, self._experiment.algorithm.hyper())
             return FusedState(train, (), jnp.zeros((), jnp.int32), ())  # pyright: ignore[reportArgumentType]
 
         return jax.jit(build)(self._key)
@@ -146,13 +145,13 @@ class Population:
         self, state: FusedState, table: jax.Array, key: jax.Array, axis: str | None
     ) -> tuple[FusedState, Dispatched]:
         """Play all individuals of this device, and learn from what those of all devices reached."""
-        _, play_key, learn_key = (jax.random.fold_in(k, state.update) for k in jax.random.split(key, 3))
+        keys = RandomKeys(*(jax.random.fold_in(key, state.update) for key in random_keys(key)))
         device = 0 if axis is None else jax.lax.axis_index(axis)
-        index, sign, pair = self._draw(play_key, device)
-        scores, seen = self._play(self._algorithm.params(state.train), table, index, sign, pair, play_key)
+        index, sign, pair = self._draw(keys.draw, device)
+        scores, seen = self._play(self._algorithm.params(state.train), table, index, sign, pair, keys.play)
         valid = jnp.ones(index.shape, bool)
         batch = Played(index, sign, scores.returns, scores.lengths, valid, seen, table)
-        train, metrics, _ = self._algorithm.update(state.train, batch, learn_key, axis)
+        train, metrics, _ = self._algorithm.update(state.train, batch, keys.learn, axis)
         steps = add_up(jnp.sum(scores.lengths), axis)
         report = Dispatched(jnp.ones((), bool), steps, metrics, EpisodeEnds(valid, scores.returns, scores.lengths))
         return FusedState(train, (), state.update + 1, ()), report  # pyright: ignore[reportArgumentType]
