@@ -45,7 +45,9 @@ class Faulty(gymnasium.Env):
             if self.how == "hang" and self._is_the_first():
                 threading.Event().wait()
             observation = np.zeros(7, np.float32) if self.how == "shape" else observation
-            reward = float("nan") if self.how == "nan" else reward
+            reward = {"nan": float("nan"), "reward None": None}.get(self.how, reward)
+            if self.how == "four":
+                return observation, reward, False, {}
         return observation, reward, self.count == 8, False, {}
 
     def _is_the_first(self) -> bool:

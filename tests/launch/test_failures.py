@@ -117,6 +117,23 @@ def test_an_environment_that_returns_a_wrong_shape_is_named_with_both_shapes(
     assert "its space says (3,)" in line
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("reward None", r"reward is None, must be a number"),
+        ("four", r"it must return \(observation, reward, terminated, truncated, info\), not a tuple of 4"),
+    ],
+)
+def test_a_step_that_gives_no_number_or_not_five_things_is_one_line_with_the_users_own(
+    how: str, told: str, processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said = fail(tmp_path, capsys, env__kwargs=f'{{how="{how}",at=20}}', env__processes=processes)
+    (line,) = said.splitlines()
+    own = r"\(.*faulty.py, line \d+, Faulty.step\)"
+    assert re.match(rf"error: environment \d \(seed \d+\) in step: {told} {own}$", line)
+
+
 def test_the_command_itself_exits_with_1_and_leaves_no_process(tmp_path: Path) -> None:
     settings = tiny(env__kwargs='{how="raise",at=20}', env__processes=2)
     process = commands.start("train", "ppo", "launch.faulty:make", *STEPS, *flags(settings), cwd=tmp_path)

@@ -99,6 +99,52 @@ def test_a_factory_that_returns_no_network_is_refused():
         networks.make(NetworkConfig(factory=path), VECTOR, 3)
 
 
+def make_faulty(fault):
+    """A factory whose network has one fault."""
+
+    def make(config, spec, num_outputs):
+        network = networks.make(NetworkConfig(hidden=(8,)), spec, num_outputs)
+
+        def apply(params, memory, obs, first):
+            outputs, value, memory = network.apply(params, memory, obs, first)
+            return {
+                "pair": lambda: (outputs, value),
+                "outputs": lambda: (outputs[..., 1:], value, memory),
+                "value": lambda: (outputs, value[..., None], memory),
+                "memory": lambda: (outputs, value, value),
+                "raises": lambda: {}["colour"],
+            }[fault]()
+
+        return network._replace(apply=apply)
+
+    return make
+
+
+pair, outputs, value, memory, raises = map(make_faulty, ("pair", "outputs", "value", "memory", "raises"))
+three = 3
+
+
+def make_of_one(config):
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("three", r"must be a function \(config, spec, num_outputs\) -> Network, is 3$"),
+        ("make_of_one", r"called with \(config, spec, num_outputs\), it raised TypeError: make_of_one\(\) takes 1 "),
+        ("pair", r"its apply must return \(outputs, value, memory\), not tuple"),
+        ("outputs", r"must return outputs \(2, 3, 3\) and a value \(2, 3\), not \(2, 3, 2\) and \(2, 3\)$"),
+        ("value", r"must return outputs \(2, 3, 3\) and a value \(2, 3\), not \(2, 3, 3\) and \(2, 3, 1\)$"),
+        ("memory", r"its apply must return memory of the shapes that it was given$"),
+        ("raises", r"its apply raised KeyError: 'colour' \(.*test_actor_critic.py, line \d+, in .*\)$"),
+    ],
+)
+def test_a_factory_of_a_wrong_kind_is_refused_in_one_line(name, told):
+    with pytest.raises(ConfigError, match=rf"^network.factory = '{__name__}:{name}': .*{told}"):
+        networks.make(NetworkConfig(factory=f"{__name__}:{name}"), VECTOR, 3)
+
+
 def make_one_network_that_says_it_is_two(config, spec, num_outputs):
     shared = networks.make(NetworkConfig(memory="gru"), spec, num_outputs)
     return shared._replace(separate=True)

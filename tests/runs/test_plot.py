@@ -43,3 +43,12 @@ def test_no_runs_and_labels_that_do_not_match_are_refused(tmp_path: Path) -> Non
         plot_runs([])
     with pytest.raises(ConfigError, match="2 for 1 runs"):
         plot_runs([write_run(tmp_path / "a", [1.0])], labels=["a", "b"])
+
+
+@pytest.mark.parametrize("out", ["file/curves.png", "folder"])
+def test_a_picture_that_cannot_be_written_is_one_line(out: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    run = write_run(tmp_path / "run", [1.0])
+    with pytest.raises(ConfigError, match=rf"^'{tmp_path / out}' cannot be written: "):
+        plot_runs([run], tmp_path / out)

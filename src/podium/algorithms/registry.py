@@ -8,6 +8,7 @@ from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import load_path
 from podium.core.specs import EnvSpec
+from podium.core.user_frames import refusing
 
 
 def make(experiment: Experiment, spec: EnvSpec) -> Algorithm:
@@ -18,12 +19,13 @@ def make(experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """
     name = experiment.algorithm.name
     if name in ALGORITHMS:
-        factory = importlib.import_module(f"podium.algorithms.{name}").make
-    else:
-        factory = load_path(name, "algorithm")
-    algorithm = factory(experiment.algorithm, experiment, spec)
+        return importlib.import_module(f"podium.algorithms.{name}").make(experiment.algorithm, experiment, spec)
+    factory = load_path(name, "algorithm.name")
+    with refusing(f"algorithm.name = {name!r}: called with (config, experiment, spec), it"):
+        algorithm = factory(experiment.algorithm, experiment, spec)
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(
-            f"algorithm = {name!r}: must return a podium.algorithms.algorithm.Algorithm, not {type(algorithm).__name__}"
+            f"algorithm.name = {name!r}: must return a podium.algorithms.algorithm.Algorithm,"
+            f" not {type(algorithm).__name__}"
         )
     return algorithm

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.errors import ConfigError
+from podium.core.user_frames import refusing
 
 
 def is_python_path(name: str) -> bool:
@@ -21,17 +22,22 @@ def is_python_path(name: str) -> bool:
 
 
 def load_path(path: str, field: str) -> Any:
-    """Import `my_module:thing`, looking in the working directory too; `field` is named if that fails."""
+    """Import `my_module:thing`, looking in the working directory too.
+
+    Raises:
+        ConfigError: there is no such thing, or its module raised; names `field` and the user's own line.
+    """
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
-            raise ConfigError(f"{field} = {path!r}: there is no module {error.name!r} here or installed") from None
-        raise
+    with refusing(f"{field} = {path!r}: importing {module_name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module_name}.".startswith(f"{error.name}."):
+                raise ConfigError(f"{field} = {path!r}: there is no module {error.name!r} here or installed") from None
+            raise
     if not hasattr(module, attribute):
         hint = suggest(attribute, [name for name in vars(module) if not name.startswith("_")])
         raise ConfigError(f"{field} = {path!r}: module {module_name!r} has no {attribute!r}{hint}")

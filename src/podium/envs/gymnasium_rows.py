@@ -3,6 +3,7 @@
 The part that the in-process adapter and the worker processes share.
 """
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,7 +35,13 @@ class EpisodeTally(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        self.episode_return += float(result[1])
+        if not isinstance(result, tuple) or len(result) != 5:
+            right = "(observation, reward, terminated, truncated, info)"
+            raise EnvError(f"it must return {right}, not {_describe(result)} ({_where(self.env)})")
+        try:
+            self.episode_return += float(result[1])
+        except (TypeError, ValueError):
+            raise EnvError(f"reward is {_describe(result[1])}, must be a number ({_where(self.env)})") from None
         return result
 
 
@@ -158,8 +165,6 @@ class GymnasiumRows:
 
     def _step_row(self, row: int, action: Any, out: TimeStep) -> None:
         result = self._envs[row].step(self._decode(action))
-        if not isinstance(result, tuple) or len(result) != 5:
-            raise EnvError("step must return (observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = result
         self._lengths[row] += 1
         self._ended[row] = bool(terminated or truncated)
@@ -200,6 +205,21 @@ class GymnasiumRows:
             return EnvError(f"{self._name(row)} in {place}: {error}")
         own = "".join(traceback.format_exception(error))
         return EnvError(f"{self._name(row)} raised in {place}:\n{own}")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return repr(value) if value is None or isinstance(value, str) else f"{type(value).__name__} {value!r:.60}"
+
+
+def _where(env: gymnasium.Env) -> str:
+    """The user's own line: where the environment's `step` is written."""
+    own = type(env.unwrapped).step
+    try:
+        return f"{inspect.getsourcefile(own)}, line {inspect.getsourcelines(own)[1]}, {own.__qualname__}"
+    except (OSError, TypeError):
+        return own.__qualname__
 
 
 def _game_wrappers(env: gymnasium.Env) -> Iterator[GameWrapper]:

@@ -1,7 +1,7 @@
 """The contract of a network, and the choice of one: ours by configuration, or the user's by path."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from podium.core.errors import ConfigError
 from podium.core.imports import load_path
 from podium.core.specs import Array, EnvSpec
 from podium.core.types import Tree
+from podium.core.user_frames import refusing
 
 
 class Network(NamedTuple):
@@ -39,18 +40,46 @@ def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
         from podium.networks import actor_critic
 
         return actor_critic.make(config, spec, num_outputs)
-    network = load_path(config.factory, "network.factory")(config, spec, num_outputs)
+    place = f"network.factory = {config.factory!r}"
+    factory = load_path(config.factory, "network.factory")
+    if not callable(factory):
+        raise ConfigError(f"{place}: must be a function (config, spec, num_outputs) -> Network, is {factory!r}")
+    with refusing(f"{place}: called with (config, spec, num_outputs), it"):
+        network = factory(config, spec, num_outputs)
     if not isinstance(network, Network):
-        raise ConfigError(
-            f"network.factory = {config.factory!r}: must return a podium.networks.network.Network, "
-            f"not {type(network).__name__}"
-        )
-    if network.separate and set(names := jax.eval_shape(network.init, jax.random.key(0))) != {"policy", "value"}:
-        raise ConfigError(
-            f"network.factory = {config.factory!r}: parameters of a separate network must be a dict of "
-            f"'policy' and 'value', not of {sorted(names)}"
-        )
+        raise ConfigError(f"{place}: must return a podium.networks.network.Network, not {type(network).__name__}")
+    check_network(network, spec, num_outputs, place)
     return network
+
+
+def check_network(network: Network, spec: EnvSpec, num_outputs: int, place: str) -> None:
+    """Trace a user's network once; ConfigError where its functions do not give what `Network` says."""
+    with refusing(f"{place}: its init"):
+        params = jax.eval_shape(network.init, jax.random.key(0))
+    if network.separate and (not isinstance(params, dict) or set(params) != {"policy", "value"}):
+        names = f"of {sorted(params)}" if isinstance(params, dict) else type(params).__name__
+        raise ConfigError(
+            f"{place}: parameters of a separate network must be a dict of 'policy' and 'value', not {names}"
+        )
+    obs, first = zeros_like_spec(spec.observation, (2, 3)), jnp.zeros((2, 3), bool)
+    with refusing(f"{place}: its memory"):
+        memory = jax.eval_shape(lambda: network.memory(3))
+    with refusing(f"{place}: its apply"):
+        found = jax.eval_shape(network.apply, params, memory, obs, first)
+    if not isinstance(found, tuple) or len(found) != 3:
+        raise ConfigError(f"{place}: its apply must return (outputs, value, memory), not {type(found).__name__}")
+    shapes = [getattr(part, "shape", type(part).__name__) for part in found[:2]]
+    if shapes != [(2, 3, num_outputs), (2, 3)]:
+        raise ConfigError(
+            f"{place}: for observations [2, 3, ...], its apply must return outputs {(2, 3, num_outputs)} and a value"
+            f" {(2, 3)}, not {shapes[0]} and {shapes[1]}"
+        )
+    if jax.tree.map(_form, found[2]) != jax.tree.map(_form, memory):
+        raise ConfigError(f"{place}: its apply must return memory of the shapes that it was given")
+
+
+def _form(leaf: Any) -> tuple[Any, Any]:
+    return leaf.shape, leaf.dtype
 
 
 def zeros_like_spec(observation: Tree, leading: tuple[int, ...]) -> Tree:
