@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import zmq
 
@@ -69,7 +70,7 @@ def value_of(number: int) -> float:
 
 
 def transport(contender: str, place: Path, binds: bool) -> Transport:
-    keys = RunKeys.read(place / "keys")
+    keys = msgspec.json.decode((place / "keys").read_bytes(), type=RunKeys)
     if contender == "tcp":
         return TcpTransport(keys if binds else keys.for_clients())
     return ShmTransport(create_directory(place.name) if binds else Path("/dev/shm", f"podium-{place.name}"))
@@ -161,7 +162,7 @@ def zmq_socket(contender: str, place: Path, kind: int, endpoint: str | None, siz
             socket.setsockopt(option, int(LIMIT_S * 1000))
         socket.setsockopt(zmq.LINGER, 0)
         if contender == "zmq-curve":
-            keys = RunKeys.read(place / "keys")
+            keys = msgspec.json.decode((place / "keys").read_bytes(), type=RunKeys)
             if endpoint is None:
                 stack.enter_context(authenticated(context, keys))
                 secure_server(socket, keys)
@@ -395,7 +396,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="podium-bench-") as name:
         place = Path(name)
-        RunKeys.generate().write(place / "keys")
+        (place / "keys").write_bytes(msgspec.json.encode(RunKeys.generate()))
         if given.memory:
             result = measure_memory(given.contender, place, given.memory)
         else:

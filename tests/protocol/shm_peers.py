@@ -110,9 +110,9 @@ def publish(directory: Path, incarnation: int) -> None:
             say(publisher.endpoint)
 
 
-def serve(directory: Path, name: str, answers: int) -> None:
+def serve(directory: Path, answers: int) -> None:
     """Answer so many batches, then take one and be silent."""
-    server = ShmTransport(directory).inference_server(REQUEST, REPLY, name)
+    server = ShmTransport(directory).inference_server(REQUEST, REPLY)
     say(server.endpoint)
     for _ in range(answers):
         batch = server.gather(64, 0.0, 30.0)

@@ -1,26 +1,11 @@
-"""Keys of a run: only their owner reads them, and clients do not get the server's secret."""
+"""Keys of a run: clients do not get the server's secret, and a stranger is not heard."""
 
-import stat
 from dataclasses import astuple
-from pathlib import Path
 
 import pytest
 import zmq
 
 from podium.protocol.run_keys import RunKeys, authenticated, secure_client, secure_server
-
-
-def test_the_file_is_for_its_owner_only(tmp_path):
-    path = tmp_path / "keys"
-    RunKeys.generate().write(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_keys_come_back_from_their_file(tmp_path):
-    keys = RunKeys.generate()
-    for one in (keys, keys.for_clients()):
-        one.write(tmp_path / "keys")
-        assert RunKeys.read(tmp_path / "keys") == one
 
 
 def test_every_run_has_keys_of_its_own():
@@ -55,13 +40,6 @@ def test_whoever_has_the_runs_key_is_heard_and_nobody_else(known):
         client.connect(f"tcp://127.0.0.1:{port}")
         client.send(b"hello", zmq.NOBLOCK)
         assert bool(server.poll(30_000 if known else 300)) == known
-
-
-def test_a_file_that_others_could_read_becomes_the_owners_alone(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.touch(mode=0o644)
-    RunKeys.generate().write(path)
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_printing_keys_shows_no_secret() -> None:

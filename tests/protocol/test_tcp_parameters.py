@@ -1,6 +1,7 @@
 """Parameters over TCP come by themselves, and the readers of a host fetch one copy together."""
 
 import contextlib
+import json
 import os
 import resource
 import secrets
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -183,12 +185,12 @@ def relays(reader: ParameterReader) -> bool:
 
 
 FETCHING = """
-import sys
+import json, sys
 from pathlib import Path
 from podium.protocol.run_keys import RunKeys
 from podium.protocol.tcp import TcpTransport, client_link
 from podium.protocol.testing.parameters import WEIGHTS
-transport = TcpTransport(RunKeys.read(Path(sys.argv[1])), share=Path(sys.argv[3]))
+transport = TcpTransport(RunKeys(*json.loads(sys.argv[1])), share=Path(sys.argv[3]))
 reader = transport.parameter_reader(sys.argv[2], WEIGHTS)
 assert reader._relay is not None
 print("fetching", flush=True)
@@ -197,10 +199,9 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def another_that_fetches(publisher: TcpParameterPublisher, share: Path, keys: Path) -> Iterator[subprocess.Popen]:
+def another_that_fetches(publisher: TcpParameterPublisher, share: Path) -> Iterator[subprocess.Popen]:
     """A process whose reader came first."""
-    KEYS.for_clients().write(keys)
-    command = [sys.executable, "-c", FETCHING, str(keys), publisher.endpoint, str(share)]
+    command = [sys.executable, "-c", FETCHING, json.dumps(astuple(KEYS.for_clients())), publisher.endpoint, str(share)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -211,8 +212,8 @@ def another_that_fetches(publisher: TcpParameterPublisher, share: Path, keys: Pa
 
 
 @shared_memory
-def test_when_the_one_that_fetches_is_killed_another_goes_on(publisher, share, tmp_path):
-    with another_that_fetches(publisher, share, tmp_path / "keys") as process, reading(publisher, share) as reader:
+def test_when_the_one_that_fetches_is_killed_another_goes_on(publisher, share):
+    with another_that_fetches(publisher, share) as process, reading(publisher, share) as reader:
         publish(publisher, 0)
         read(reader, 0)
         assert not relays(reader)
@@ -228,8 +229,8 @@ def test_when_the_one_that_fetches_is_killed_another_goes_on(publisher, share, t
 
 
 @shared_memory
-def test_when_the_one_that_fetches_is_frozen_the_others_help_themselves(publisher, share, tmp_path):
-    with another_that_fetches(publisher, share, tmp_path / "keys") as process, reading(publisher, share) as reader:
+def test_when_the_one_that_fetches_is_frozen_the_others_fetch_for_themselves(publisher, share):
+    with another_that_fetches(publisher, share) as process, reading(publisher, share) as reader:
         publish(publisher, 0)
         read(reader, 0)
         os.kill(process.pid, signal.SIGSTOP)

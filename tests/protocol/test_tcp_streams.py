@@ -1,6 +1,7 @@
 """TCP keeps the promises of every stream, and heals what only a network can break."""
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -259,27 +261,27 @@ def test_what_was_committed_arrives_after_the_senders_transport_closed():
 
 
 KILLED = """
-import os, signal, sys
-from pathlib import Path
+import json, os, signal, sys
 from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import SenderId
 from podium.protocol.tcp import TcpTransport
 from podium.protocol.tcp.wire import Ping, words
 from protocol.test_tcp_streams import LARGE, commit
-sender = TcpTransport(RunKeys.read(Path(sys.argv[1]))).sample_sender(sys.argv[2], LARGE, SenderId(3, 0), 4)
+sender = TcpTransport(RunKeys(*json.loads(sys.argv[1]))).sample_sender(sys.argv[2], LARGE, SenderId(3, 0), 4)
 for sequence in range(3): commit(sender, sequence)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_sender_is_drained_and_its_next_life_is_welcome(transports, tmp_path):
+def test_a_killed_sender_is_drained_and_its_next_incarnation_is_welcome(transports):
     serving, connecting = transports
     receiver = serving.sample_receiver(LARGE)
-    KEYS.for_clients().write(tmp_path / "keys")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "keys"), receiver.endpoint]
+    command = [sys.executable, "-c", KILLED, json.dumps(astuple(KEYS.for_clients())), receiver.endpoint]
     tests = Path(__file__).parents[1]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(tests)}) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+    ) as child:
         first = taken(receiver)
         end = time.monotonic() + LIMIT
         while receiver.senders().get(SenderId(3, 0)) != 2:

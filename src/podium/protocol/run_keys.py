@@ -1,13 +1,10 @@
-"""Keys of one run: every TCP end is authenticated and encrypted (CURVE), and whoever has no key gets nothing."""
+"""Keys of one run: every TCP end is authenticated and encrypted (CURVE); a peer without a key gets nothing."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
@@ -16,10 +13,9 @@ DOMAIN = "podium"
 
 @dataclass(frozen=True)
 class RunKeys:
-    """Fresh for each run: a key pair for whoever binds, and one for whoever connects.
+    """Fresh for each run: a key pair for the ends that bind, and one for the ends that connect.
 
     keys = RunKeys.generate()
-    keys.write(path)                     # mode 0600
     secure_server(socket, keys); secure_client(socket, keys.for_clients())
     """
 
@@ -37,18 +33,6 @@ class RunKeys:
     def for_clients(self) -> Self:
         """Without the secret that only those who bind need."""
         return replace(self, server_secret=None)
-
-    def write(self, path: Path) -> None:
-        """To a file that only its owner can read, from its first moment."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)  # one that was there before may have had another mode
-            file.write(msgspec.json.encode(asdict(self)))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Keys that `write` wrote."""
-        return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
 def secure_server(socket: zmq.Socket, keys: RunKeys) -> None:

@@ -1,6 +1,5 @@
 """What travels: named arrays of fixed shape and dtype, and who sent them. No jax: arrays are opaque here."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,11 +69,6 @@ class Schema:
         if not self.fields:
             return 0
         return self.offsets[-1] + -(-self.fields[-1].nbytes // ALIGNMENT) * ALIGNMENT
-
-    @cached_property
-    def fingerprint(self) -> bytes:
-        """16 bytes that differ where schemas do: what a handshake compares."""
-        return hashlib.blake2b(repr(self.fields).encode(), digest_size=16).digest()
 
     def views(self, block: Any, offset: int = 0) -> list[np.ndarray]:
         """Arrays over a block of bytes (a bytearray, an mmap), without a copy."""

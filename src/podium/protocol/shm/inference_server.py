@@ -1,6 +1,5 @@
 """The inference worker's end of an inference stream over shared memory."""
 
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from podium.protocol.shm.futex import order
 from podium.protocol.shm.rendezvous import Rendezvous, endpoint_of
 from podium.protocol.shm.request_slots import ClientSlots, RequestSlot, ServerText, area_clients, area_path
 from podium.protocol.shm.segment import MalformedSegmentError, attach, create, schema_text
-from podium.protocol.streams import Counters, InferenceServer, RefusedError, RequestBatch
+from podium.protocol.streams import Counters, InferenceServer, RequestBatch
 
 
 class Watch:
@@ -26,7 +25,7 @@ class Watch:
     def __init__(self, area: ClientSlots, slot: RequestSlot) -> None:
         self.area = area
         self.slot = slot
-        self.handled = slot.answered[0]  # what a server before us took and did not answer is taken again
+        self.handled = slot.answered[0]
 
 
 class BatchPart(NamedTuple):
@@ -38,21 +37,13 @@ class BatchPart(NamedTuple):
 
 
 class ShmInferenceServer(InferenceServer):
-    """Takes what is pending. With a name it can come back under the same endpoint, and its clients stay."""
+    """Takes what is pending."""
 
-    def __init__(self, directory: Path, request: Schema, reply: Schema, name: str | None = None) -> None:
-        if name is not None and not re.fullmatch(r"[\w.-]+", name):
-            raise ValueError(f"a server's name is letters, digits, '_', '.' and '-', not {name!r}")
+    def __init__(self, directory: Path, request: Schema, reply: Schema) -> None:
         self.counters = Counters()
         self._request, self._reply = request, reply
-        self._path = directory / f"server-{name or secrets.token_hex(8)}"
-        self._named = name is not None
-        text = ServerText(schema_text(request), schema_text(reply))
-        try:
-            create(self._path, text, 0)
-        except FileExistsError:
-            if attach(self._path).describe(ServerText) != text:
-                raise RefusedError(f"{self._path.name} was a server of another schema") from None
+        self._path = directory / f"server-{secrets.token_hex(8)}"
+        create(self._path, ServerText(schema_text(request), schema_text(reply)), 0)
         self.endpoint = endpoint_of(self._path)
         self._rendezvous = Rendezvous(self._path.with_name(f"{self._path.name}.rendezvous"))
         self._areas: dict[SenderId, ClientSlots] = {}
@@ -82,7 +73,7 @@ class ShmInferenceServer(InferenceServer):
         ] or None
 
     def _is_enough(self, found: list[Watch], max_rows: int) -> bool:
-        """Whether a batch is full, or nobody is left who could ask."""
+        """Whether a batch is full, or no other client could ask."""
         return len(found) == len(self._watched) or sum(watch.slot.rows for watch in found) >= max_rows
 
     def _enough(self, max_rows: int) -> list[Watch] | None:
@@ -139,7 +130,7 @@ class ShmInferenceServer(InferenceServer):
         self._batches.give_back(batch)
 
     def _scan(self) -> None:
-        """Look who has come and who has left; of a worker, only its newest incarnation is served."""
+        """Find clients that have come or left; of a worker, only its newest incarnation is served."""
         self._joins = self._rendezvous.joins[0]
         order()
         found = area_clients(self._path)
@@ -172,10 +163,8 @@ class ShmInferenceServer(InferenceServer):
         self._watched += [Watch(area, slot) for slot in area.slots]
 
     def close(self) -> None:
-        """Leave. A server with a name leaves its rendezvous and its clients' areas for the next one."""
         self._areas, self._watched = {}, []
-        if not self._named:
-            for client in area_clients(self._path):
-                area_path(self._path, client).unlink(missing_ok=True)
-            self._path.with_name(f"{self._path.name}.rendezvous").unlink(missing_ok=True)
-            self._path.unlink(missing_ok=True)
+        for client in area_clients(self._path):
+            area_path(self._path, client).unlink(missing_ok=True)
+        self._path.with_name(f"{self._path.name}.rendezvous").unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)

@@ -53,9 +53,9 @@ class ShmTransport(Transport):
         """A reader of that copy."""
         return ShmParameterReader(endpoint, schema)
 
-    def inference_server(self, request: Schema, reply: Schema, name: str | None = None) -> ShmInferenceServer:
-        """With a name, a server that was killed comes back under the same endpoint and finds its clients."""
-        return ShmInferenceServer(self.directory, request, reply, name)
+    def inference_server(self, request: Schema, reply: Schema) -> ShmInferenceServer:
+        """A server of this directory's clients."""
+        return ShmInferenceServer(self.directory, request, reply)
 
     def inference_client(
         self, endpoint: str, request: Schema, reply: Schema, client: SenderId, rows: Sequence[int], limit: float

@@ -175,14 +175,6 @@ class ClientLink:
             return False
         return True
 
-    def send_copy(self, part: bytes) -> bool:
-        """The same for a part that need not be kept: copying some 100 KB is cheaper than learning when it was sent."""
-        try:
-            self._socket.send(part, NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
     def wait(self, timeout: float) -> None:
         """Sleep until a message may have come."""
         if timeout > 0 and not has_input(self._socket):

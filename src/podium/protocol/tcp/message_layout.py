@@ -45,20 +45,14 @@ class FragmentLayout:
         pairs = zip(self.schema.fields, arrays, strict=True)
         return [encode_frames(array, f.stack) for f, array in pairs if f.stack > 1]
 
-    def arrays(self, parts: Sequence[Part], begin: int = 0) -> list[np.ndarray]:
-        """All arrays of a fragment whose block begins there. Raises FramesError if a further part is not an encoding.
-
-        Fragments with stacked frames come one in a message.
-        """
-        if not self.stacked:
-            block = parts[0]
-            return [np.ndarray(shape, dtype, block, begin + start) for shape, dtype, start in self._views]
+    def arrays(self, parts: Sequence[Part]) -> list[np.ndarray]:
+        """All arrays of a fragment. Raises FramesError if a further part is not an encoding."""
         stacked = [decode_frames(part, f) for part, f in zip(parts[1:], self.stacked, strict=True)]
         return self.ordered(self.views(parts[0]), stacked)
 
 
 class RowLayout:
-    """RowLayout of a schema as bytes: field after field, without gaps, because the other end copies them anyway."""
+    """Rows of a schema as bytes: field after field, without gaps, because the other end copies them anyway."""
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [(field.shape, np.dtype(field.dtype), field.nbytes) for field in schema.fields]

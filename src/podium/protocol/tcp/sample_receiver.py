@@ -9,16 +9,15 @@ from functools import partial
 from podium.protocol.frames import FramesError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import Counters, FragmentHeader, Received, SampleReceiver
-from podium.protocol.tcp.bundle import BYTES
 from podium.protocol.tcp.message_layout import FragmentLayout
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sample_sender import MOST_CREDITS
-from podium.protocol.tcp.sockets import Listening
+from podium.protocol.tcp.sockets import ZERO_COPY, Listening
 from podium.protocol.tcp.wire import (
     WORDS,
     Credit,
-    FragmentsMessage,
+    FragmentMessage,
     Hello,
     MalformedError,
     Welcome,
@@ -40,15 +39,14 @@ class SenderCredit:
     owed: list[int] = field(default_factory=list)
 
 
-# A fragment that has come and was not received yet: peer, number, header, parts, where its block begins in the first.
-# A plain tuple, because there are many.
-Waiting = tuple[Peer[SenderCredit], int, FragmentHeader, list[memoryview], int]
+Waiting = tuple[Peer[SenderCredit], int, FragmentHeader, list[memoryview]]
+"""A fragment that has come and was not received yet: peer, number, header, parts."""
 
 
 class TcpSampleReceiver(SampleReceiver):
     """One thread may receive while another releases or asks for the senders: neither waits for the other.
 
-    Credits go back together where that delays nobody for long: half of a sender's at once, or after `OWING` seconds, or
+    Credits go back together where that delays no sender for long: half of a sender's at once, after `OWING` seconds, or
     when the receiver sleeps.
     """
 
@@ -60,14 +58,14 @@ class TcpSampleReceiver(SampleReceiver):
         self._debts: set[Peer[SenderCredit]] = set()
         self._due = math.inf  # when debts are paid
         # Credits bound honest senders. For others: so many messages, decrypted ahead while we do something else.
-        depth = max(64, AHEAD // max(layout.plain.nbytes, BYTES))
+        depth = max(64, AHEAD // max(layout.plain.nbytes, ZERO_COPY))
         self._reception: Reception[SenderCredit] = Reception(
             listening,
             self.counters,
             Desk(
                 stream="samples",
                 schemas=(schema,),
-                kind=FragmentsMessage,
+                kind=FragmentMessage,
                 largest=layout.largest,
                 depth=depth,
                 fresh=_open_credit,
@@ -89,9 +87,9 @@ class TcpSampleReceiver(SampleReceiver):
                 end = time.monotonic() + timeout if end is None else end
                 if not self._wait(end):
                     return None
-            peer, number, header, parts, begin = self._queue.popleft()
+            peer, number, header, parts = self._queue.popleft()
             try:
-                arrays = self._layout.arrays(parts, begin)  # frames are stacked again here, not under the lock
+                arrays = self._layout.arrays(parts)  # frames are stacked again here, not under the lock
             except FramesError as error:
                 with self._router.lock:
                     self._peers.complaints.add(peer.route, error)
@@ -112,23 +110,18 @@ class TcpSampleReceiver(SampleReceiver):
                 self._pay_all()
                 return False
 
-    def _enqueue(self, peer: Peer[SenderCredit], message: FragmentsMessage, size: int, parts: list[memoryview]) -> None:
-        credit, number, headers, block = peer.state, message.number, message.headers, self._layout.plain.nbytes
-        count = len(headers)
-        if size != count * block or len(parts) != self._parts or len(parts[0]) > size + count * WORDS:
-            raise MalformedError(f"{count} fragment(s) of {len(parts)} parts and {size} bytes")
-        if self._parts > 1 and count > 1:
-            raise MalformedError(f"{count} fragments with frames in one message")
+    def _enqueue(self, peer: Peer[SenderCredit], message: FragmentMessage, size: int, parts: list[memoryview]) -> None:
+        credit, number = peer.state, message.number
+        if size != self._layout.plain.nbytes or len(parts) != self._parts or len(parts[0]) > size + WORDS:
+            raise MalformedError(f"a fragment of {len(parts)} parts and {size} bytes")
         if number < credit.next:
             raise MalformedError(f"fragment {number} comes when {credit.next} is next")
-        if len(credit.held) + count > credit.credits:
+        if len(credit.held) >= credit.credits:
             raise MalformedError(f"more fragments than {credit.credits} credits")
-        for header in headers:
-            check_header(header)
-        credit.next = number + count
-        credit.held.update(range(number, credit.next))
-        for i, header in enumerate(headers):
-            self._queue.append((peer, number + i, header, parts, i * block))
+        check_header(message.header)
+        credit.next = number + 1
+        credit.held.add(number)
+        self._queue.append((peer, number, message.header, parts))
 
     def _release(self, peer: Peer[SenderCredit], number: int) -> None:
         credit, router = peer.state, self._router
@@ -161,7 +154,7 @@ class TcpSampleReceiver(SampleReceiver):
             self._due = now + OWING if self._debts else math.inf
 
     def _pay_all(self) -> None:
-        """Whoever has no time to wait for fragments does not wait for more to pay, either."""
+        """A receiver that does not wait for fragments does not wait with credits, either."""
         if self._debts:
             with self._router.lock:
                 self._due = 0.0

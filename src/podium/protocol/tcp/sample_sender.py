@@ -7,11 +7,9 @@ from collections import deque
 
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import Buffer, Counters, FragmentHeader, RefusedError, SampleSender, StreamError
-from podium.protocol.tcp.bundle import Bundle
 from podium.protocol.tcp.client_link import ClientLink, Dialling
 from podium.protocol.tcp.message_layout import FragmentLayout
-from podium.protocol.tcp.sockets import ZERO_COPY
-from podium.protocol.tcp.wire import HELLO, Credit, FragmentsMessage, Hello, Welcome, check_header, schema_words, words
+from podium.protocol.tcp.wire import HELLO, Credit, FragmentMessage, Hello, Welcome, check_header, schema_words, words
 
 MOST_CREDITS = 4096
 LONGEST_NAME = 200  # characters: their words and the others fit behind the arrays
@@ -29,7 +27,6 @@ class TcpSampleSender(SampleSender):
         self._schema_words, self._sender, self._credits = schema_words(schema), sender, credits
         self._session = secrets.randbits(60)
         self._memory: dict[int, memoryview] = {}
-        self._blocks: dict[int, memoryview] = {}  # its beginning, without the words
         self._buffers: dict[int, Buffer] = {}
         for index in range(credits):
             self._allocate(index)
@@ -38,14 +35,11 @@ class TcpSampleSender(SampleSender):
         self._out: dict[int, int] = {}  # fragment's number -> buffer, as long as it is not released
         self._next = 0
         self._confirmed = 0  # all before this number were taken by the receiver, or lost
-        self._bundle = Bundle(self._send, self._layout.plain.nbytes)
-        self._alone = bool(self._layout.stacked) or self._layout.plain.nbytes >= ZERO_COPY
         self._link = ClientLink(dialling, endpoint, self._hello, HELLO, 4 * credits + 256, self.counters)
         self._link.open()
 
     def _allocate(self, index: int) -> None:
-        memory, arrays = self._layout.allocate()
-        self._memory[index], self._blocks[index] = memory, memory[: self._layout.plain.nbytes]
+        self._memory[index], arrays = self._layout.allocate()
         self._buffers[index] = Buffer(index, arrays)
 
     def _hello(self) -> Hello:
@@ -54,7 +48,6 @@ class TcpSampleSender(SampleSender):
 
     def acquire(self, timeout: float) -> Buffer | None:
         if not self._free:  # else there is time to hear of credits, all at once
-            self._bundle.flush()
             self._listen()
             end = time.monotonic() + timeout
             while not self._free:
@@ -63,13 +56,11 @@ class TcpSampleSender(SampleSender):
                 self._link.renew()
                 self._link.wait(min(left, 1.0))
                 self._listen()
-            self._bundle.resume()
         index = self._free.popleft()
         self._taken.add(index)
         return self._buffers[index]
 
     def _listen(self) -> None:
-        """Nothing is held back: what comes may be answered by a Hello, which says that all has been sent."""
         while (news := self._link.receive()) is not None:
             message = news[0]
             if isinstance(message, Credit):
@@ -101,29 +92,19 @@ class TcpSampleSender(SampleSender):
         self._taken.discard(index)
         self._out[number] = index
         self._next += 1
-        if self._alone:
-            self._send_alone(number, header, buffer)
-        else:
-            self._bundle.add(number, header, self._blocks[index])
+        self._send(number, header, buffer)
         self.counters.sent += 1
 
-    def _send_alone(self, number: int, header: FragmentHeader, buffer: Buffer) -> None:
+    def _send(self, number: int, header: FragmentHeader, buffer: Buffer) -> None:
         """From where it is, with its words behind it."""
-        memory, size, text = (
-            self._memory[buffer.index],
-            self._layout.plain.nbytes,
-            words(FragmentsMessage(number, [header])),
-        )
+        memory, size = self._memory[buffer.index], self._layout.plain.nbytes
+        text = words(FragmentMessage(number, header))
         memory[size : size + len(text)] = text
         frames = self._layout.frames(buffer.arrays) if self._layout.stacked else ()
         if not self._link.send(memory[: size + len(text)], *frames):
             raise StreamError(f"no room for a fragment in the socket, which has room for all {self._credits} credits")
 
-    def _send(self, message: bytes) -> bool:
-        return self._link.send_copy(message)
-
     def rebind(self, endpoint: str) -> None:
-        self._bundle.flush()
         self._link.rebind(endpoint)
 
     def close(self) -> None:
@@ -131,7 +112,6 @@ class TcpSampleSender(SampleSender):
         yet handed over, TCP may throw away."""
         if self._link.closed:
             return
-        self._bundle.close()
         if self._out:
             end = time.monotonic() + SETTLE
             with contextlib.suppress(RefusedError):  # then there is nothing to wait for

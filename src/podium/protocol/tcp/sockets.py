@@ -1,8 +1,6 @@
 """ZeroMQ sockets as streams use them: authenticated, bounded, aware of who is gone, never waiting without a limit."""
 
-import contextlib
 import errno
-import os
 import select
 import threading
 import time
@@ -14,6 +12,7 @@ import zmq
 
 from podium.protocol.run_keys import RunKeys, secure_client, secure_server
 from podium.protocol.streams import StreamError
+from podium.protocol.wakeup import Wakeup
 
 Part = bytes | memoryview
 Outcome = Literal["sent", "full", "gone"]
@@ -135,9 +134,7 @@ class Router:
         self._descriptor = descriptor_of(self._socket)
         self._empty = False  # nothing to receive was left, and what comes now can be waited for
         self.sleeping = False  # the owner waits for messages: it does nothing else soon
-        self._wake_reading, self._wake_writing = os.pipe()
-        os.set_blocking(self._wake_reading, False)
-        os.set_blocking(self._wake_writing, False)
+        self._wakeup = Wakeup()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._attend, name=f"podium {self.endpoint}", daemon=True)
 
@@ -187,19 +184,18 @@ class Router:
                 return
             self.sleeping = True
         try:
-            if self._wake_reading in readable((self._descriptor, self._wake_reading), timeout):
-                os.read(self._wake_reading, 1 << 10)
+            if self._wakeup.fileno() in readable((self._descriptor, self._wakeup.fileno()), timeout):
+                self._wakeup.clear()
         finally:
             with self.lock:
                 self.sleeping = False
                 if self.closed:
-                    self._close_wake()
+                    self._wakeup.close()
 
     def wake(self) -> None:
         """Under the lock: end the owner's `wait`, if it is in one."""
         if self.sleeping:
-            with contextlib.suppress(BlockingIOError):  # full of earlier ones, which wake as well
-                os.write(self._wake_writing, b"!")
+            self._wakeup.wake()
 
     def close(self) -> None:
         """Leave. Twice is harmless; a wait in another thread ends."""
@@ -213,8 +209,4 @@ class Router:
             self.wake()
             self._socket.close(linger=0)
             if not self.sleeping:
-                self._close_wake()
-
-    def _close_wake(self) -> None:
-        os.close(self._wake_reading)
-        os.close(self._wake_writing)
+                self._wakeup.close()

@@ -4,7 +4,7 @@ A message is one part: raw bytes of arrays (perhaps none), then a msgpack array,
 words behind the numbers, arrays stay aligned and a fragment is written in place. Only fragments have further parts: one
 for each array that holds stacked frames. Nothing here can name code; numbers and texts have limits.
 
- samples      Hello FragmentsMessage Bye  ->    Welcome Refused Again Ping Credit
+ samples      Hello FragmentMessage Bye  ->    Welcome Refused Again Ping Credit
  parameters   Hello Fetch Bye      ->    Welcome Refused Again Ping Values Announce
  inference    Hello RequestMessage Bye    ->    Welcome Refused Again Ping AnswerMessage
 """
@@ -57,14 +57,11 @@ class Bye(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
     """A client's last word."""
 
 
-class FragmentsMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=3):
-    """Behind the arrays of fragments, one block after the other; most messages have one.
-
-    `number` is the first one's. It is the transport's own, so that credits do not rely on the caller's.
-    """
+class FragmentMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=3):
+    """Behind the arrays of a fragment. `number` is the transport's own: credits do not rely on the caller's."""
 
     number: Count
-    headers: Annotated[list[FragmentHeader], msgspec.Meta(min_length=1, max_length=1 << 10)]
+    header: FragmentHeader
 
 
 class Fetch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=4):
@@ -128,7 +125,7 @@ class AnswerMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-TO_SERVER = msgspec.msgpack.Decoder(Hello | Bye | FragmentsMessage | Fetch | RequestMessage)
+TO_SERVER = msgspec.msgpack.Decoder(Hello | Bye | FragmentMessage | Fetch | RequestMessage)
 TO_CLIENT = msgspec.msgpack.Decoder(Welcome | Refused | Again | Ping | Credit | Announce | Values | AnswerMessage)
 
 
