@@ -14,6 +14,7 @@ import podium
 from launch import faulty
 from launch.commands import TINY, digest, flags, tiny
 from podium.cli.main import main
+from podium.cli.train import tell_end
 from podium.core.algorithm_configs import PPOConfig
 from podium.core.settings import read_experiment, resolve
 from podium.launch import training
@@ -22,6 +23,7 @@ from podium.launch.recording import adopt
 from podium.runs.directory import RunDirectory
 from podium.runs.leaves import params_digest
 from podium.runs.metrics import read_metrics
+from podium.runs.results import format_return, format_score
 
 QUIET = {"progress": False, "track": ()}
 
@@ -88,6 +90,23 @@ def test_evaluate_plays_the_same_greedy_episodes_for_a_seed(cartpole: podium.Run
     assert one.mean == pytest.approx(np.mean(one.returns))
     assert one.stderr == pytest.approx(np.std(one.returns, ddof=1) / 3**0.5)
     assert cartpole.summary["eval_return"] >= 1
+    assert cartpole.summary["eval_episodes"] == 2
+    assert cartpole.summary["eval_std"] >= 0
+
+
+def test_the_last_line_podium_runs_and_the_log_tell_the_greedy_result(
+    cartpole: podium.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = cartpole.summary
+    score = format_score(summary["eval_return"], summary["eval_std"] / 2**0.5)
+    tell_end([cartpole], quiet=False)
+    assert main(["runs", "--root", str(cartpole.path.parent)]) == 0
+    said, log = capsys.readouterr().out, (cartpole.path / "log.txt").read_text()
+    assert f"{cartpole.path}: greedy {score} over 2 episodes (training " in said
+    assert f"done: greedy {score} over 2 episodes (training " in log.splitlines()[-1]
+    header, row = said.splitlines()[-2:]
+    assert row[header.index("greedy") :].startswith(score)
+    assert f"  {format_return(summary['episode_return']['mean'])}  " in row
 
 
 def test_evaluate_films_an_episode(cartpole: podium.Run) -> None:

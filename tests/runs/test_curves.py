@@ -31,6 +31,20 @@ def test_a_run_without_episodes_is_refused(tmp_path: Path) -> None:
         read_curve(write_run(tmp_path / "a", [None]))
 
 
+def test_evaluations_stand_at_the_step_of_the_version_that_was_played(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", [1.0, 2.0, 3.0])
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    plays = {"evaluator-0/return": 5.0, "evaluator-0/stderr": 0.5, "evaluator-0/update": 1}
+    rows[1] |= plays  # told a while after update 1, and once more: it is one play
+    rows[2] |= plays
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_curve(run).evaluations.tolist() == [[100, 5.0, 0.5]]
+    (run / "summary.json").write_text(
+        '{"env_steps": 300, "eval_return": 9.0, "eval_std": 2.0, "eval_episodes": 4, "episode_return": {"mean": 3.0}}'
+    )
+    assert read_curve(run).evaluations.tolist() == [[100, 5.0, 0.5], [300, 9.0, 1.0]]
+
+
 def test_smoothing_keeps_constants_and_averages_the_middle() -> None:
     np.testing.assert_allclose(smooth(np.full(200, 7.0)), 7.0)
     np.testing.assert_allclose(smooth(np.array([0.0, 3.0, 6.0, 0.0]), window=3), [1.5, 3.0, 3.0, 3.0])

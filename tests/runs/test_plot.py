@@ -24,6 +24,17 @@ def test_a_run_gets_its_curve(tmp_path: Path) -> None:
     assert is_drawn(run / "curve.png")
 
 
+def test_greedy_evaluations_are_points_on_the_curve(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [float(i) for i in range(100)])
+    without = imread(plot_run(run))
+    (run / "summary.json").write_text('{"env_steps": 10000, "eval_return": 150.0, "eval_std": 9.0, "eval_episodes": 9}')
+    orange = np.array([0xEA, 0x58, 0x0C]) / 255
+    points = [
+        np.isclose(picture[..., :3], orange, atol=0.02).all(-1).sum() for picture in (without, imread(plot_run(run)))
+    ]
+    assert points[0] == 0 < points[1]
+
+
 def test_a_run_of_one_report_is_drawn_too(tmp_path: Path) -> None:
     assert is_drawn(plot_run(write_run(tmp_path / "run", [1.0])))
 

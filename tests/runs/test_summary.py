@@ -31,6 +31,8 @@ KEYS = [
     "steps_per_s",
     "episode_return",
     "eval_return",
+    "eval_std",
+    "eval_episodes",
     "samples",
     "staleness",
     "restarts",

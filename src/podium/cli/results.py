@@ -42,11 +42,11 @@ class Eval(Command):
             choice["seed"] = seed
 
         import podium.api as api
+        from podium.runs.results import format_score
 
         result = api.evaluate(self.name, **choice)
-        print(
-            f"return {result.mean:,.2f} ± {result.stderr:,.2f} (mean and standard error of {result.episodes} episodes)"
-        )
+        score = format_score(result.mean, result.stderr if result.episodes > 1 else None)
+        print(f"return {score} (mean and standard error of {result.episodes} episodes)")
         if result.video is not None:
             print(f"video {result.video}")
         return 0
@@ -97,17 +97,20 @@ class Runs(Command):
         if not rows:
             print(f"no runs in {self.root}; `podium train ppo CartPole-v1` starts one")
             return 0
-        print_table(["run", "status", "algorithm", "env", "seed", "steps", "return", "steps/s"], rows)
+        print_table(["run", "status", "algorithm", "env", "seed", "steps", "greedy", "training", "steps/s"], rows)
         return 0
 
 
 def _row(path: Path, experiment: Path, summary: dict[str, Any]) -> list[object]:
+    from podium.runs.results import format_score, greedy_score
+
     algorithm, env, seed = _peek(experiment)
-    returns = summary.get("episode_return") or {}
+    training, greedy = summary.get("episode_return") or {}, greedy_score(summary)
+    score = None if greedy is None else format_score(*greedy)
     status = summary.get("status", "no summary")
     rate = summary.get("steps_per_s")
     rate = None if rate is None else round(rate)
-    return [path.name, status, algorithm, env, str(seed), summary.get("env_steps"), returns.get("mean"), rate]
+    return [path.name, status, algorithm, env, str(seed), summary.get("env_steps"), score, training.get("mean"), rate]
 
 
 def _peek(experiment: Path) -> tuple[object, object, object]:

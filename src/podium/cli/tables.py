@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Sequence
 
+from podium.runs.results import format_return
+
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headers.
@@ -41,5 +43,5 @@ def _format(cell: object) -> str:
         case int():
             return f"{cell:,}"
         case float():
-            return f"{cell:,.1f}"
+            return format_return(cell)
     return str(cell)

@@ -175,14 +175,13 @@ def read_port(text: str | None) -> dict[str, Any]:
 
 def tell_end(runs: Sequence[Any], quiet: bool) -> int:
     """Say what came out, where it lies, and what to try next."""
+    from podium.runs.results import describe_result
+
     for run in runs:
         if quiet:
             print(run.path)
             continue
-        returns = run.summary.get("episode_return") or {}
-        mean, steps = returns.get("mean"), run.summary.get("env_steps") or 0
-        result = "no episode ended" if mean is None else f"return {mean:,.1f} over the last {returns.get('n')} episodes"
-        print(f"{run.path}: {result}, {steps:,} steps in {run.summary.get('wall_s') or 0:,.1f} s")
+        print(f"{run.path}: {describe_result(run.summary)}")
     if not quiet:
         names = " ".join(run.name for run in runs)
         print(f"next: podium eval {runs[0].name} --video | podium plot {names} | podium resume {runs[0].name}")

@@ -122,7 +122,6 @@ def _begin_summary(plan: Plan, directory: RunDirectory, beginning: Beginning, si
         compile_s=counts.compile_s,
         steps_per_s=None,
         episode_return=EpisodeReturn(),
-        eval_return=None,
         samples=tally(directory.accounting, since),
         staleness=Staleness(),
         restarts={},

@@ -139,7 +139,7 @@ def record(
     write_summary(directory.path, summarize(plan, recorder, recorder.ended))
 
 
-def summarize(plan: Plan, recorder: Recorder, status: Status, score: float | None = None) -> Summary:
+def summarize(plan: Plan, recorder: Recorder, status: Status) -> Summary:
     """What the recorder knows."""
     counts = recorder.counts
     return Summary(
@@ -150,7 +150,6 @@ def summarize(plan: Plan, recorder: Recorder, status: Status, score: float | Non
         compile_s=round(counts.compile_s, 3),
         steps_per_s=recorder.steps_per_s(),
         episode_return=recorder.episode_return(),
-        eval_return=score,
         samples=recorder.samples(),
         staleness=recorder.staleness(),
         restarts={},

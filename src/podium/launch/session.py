@@ -1,5 +1,6 @@
 """A run from its directory's creation to its summary, fresh or resumed, in this process or in many."""
 
+import math
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
+from podium.runs.results import describe_result
 from podium.runs.summary import amend_summary, read_summary
 from podium.runs.trackers import require_trackers
 
@@ -168,16 +170,26 @@ def _command_line() -> str:
 
 
 def _finish(plan: Plan, directory: RunDirectory, bar: Progress) -> None:
-    """What comes after the last update: the curve, and greedy episodes if the run reached its end."""
+    """What comes after the last update: greedy episodes if the run reached its end, the curve, and the result."""
     summary = read_summary(directory.path) or {}
-    if summary["episode_return"]["n"]:
-        plot_run(directory.path)
+    try:
+        if summary["status"] == "done" and plan.experiment.evaluation.episodes:
+            _evaluate(plan, directory, bar)
+    finally:
+        if summary["episode_return"]["n"]:
+            plot_run(directory.path)
+    bar.log(f"{summary['status']}: {describe_result(read_summary(directory.path) or {})}")
     if summary["status"] == "interrupted":
         raise KeyboardInterrupt
+
+
+def _evaluate(plan: Plan, directory: RunDirectory, bar: Progress) -> None:
+    """Play greedy episodes with the last parameters, and put their returns into the summary."""
     episodes = plan.experiment.evaluation.episodes
-    if summary["status"] == "done" and episodes:
-        bar.say(f"evaluating: {episodes} greedy episode(s)")
-        template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
-        params = plan.algorithm.params(restore(directory, template, part="train").tree)
-        seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
-        amend_summary(directory.path, eval_return=evaluate_params(plan, params, episodes, seed).mean)
+    bar.say(f"evaluating: {episodes} greedy episode(s)")
+    template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
+    params = plan.algorithm.params(restore(directory, template, part="train").tree)
+    seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
+    played = evaluate_params(plan, params, episodes, seed)
+    std = played.stderr * math.sqrt(episodes) if episodes > 1 else None
+    amend_summary(directory.path, eval_return=played.mean, eval_std=std, eval_episodes=episodes)

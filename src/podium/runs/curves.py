@@ -11,6 +11,7 @@ import numpy as np
 
 from podium.core.errors import ConfigError
 from podium.runs.metrics import read_metrics
+from podium.runs.results import greedy_score
 from podium.runs.summary import read_summary
 
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -20,13 +21,14 @@ T_975 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run: returns over env steps, and what it was a run of."""
+    """One run: returns over env steps, greedy evaluations, and what it was a run of."""
 
     path: Path
     steps: np.ndarray  # [N], rising
     returns: np.ndarray  # [N]
     experiment: dict[str, Any]
     summary: dict[str, Any]
+    evaluations: np.ndarray  # [K, 3]: env steps, mean return of greedy episodes, its standard error
 
     @property
     def algorithm(self) -> str:
@@ -55,14 +57,31 @@ class Band(NamedTuple):
 
 def read_curve(path: Path) -> Curve:
     """The learning curve of a run directory; ConfigError if no episode has ended in it yet."""
-    rows = [row for row in read_metrics(path) if row.get("episode_return") is not None and "step" in row]
+    reports, summary = read_metrics(path), read_summary(path) or {}
+    rows = [row for row in reports if row.get("episode_return") is not None and "step" in row]
     points = np.array([(row["step"], row["episode_return"]) for row in rows], float).reshape(-1, 2)
     points = points[np.isfinite(points).all(axis=1)]
     if not len(points):
         raise ConfigError(f"run {str(path)!r} has no finished episode to plot yet")
     toml = path / "experiment.toml"
     experiment = tomllib.loads(toml.read_text()) if toml.exists() else {}
-    return Curve(path, points[:, 0], points[:, 1], experiment, read_summary(path) or {})
+    return Curve(path, points[:, 0], points[:, 1], experiment, summary, _read_evaluations(reports, summary))
+
+
+def _read_evaluations(reports: Sequence[dict[str, Any]], summary: dict[str, Any]) -> np.ndarray:
+    """Evaluators' plays, each at the step of the version that was played, then the one at the run's end."""
+    steps = {row["update"]: row["step"] for row in reports if "update" in row and "step" in row}
+    found: dict[float, tuple[float, float]] = {}
+    for row in reports:
+        for name in (name for name in row if name.startswith("evaluator-") and name.endswith("/return")):
+            worker = name.removesuffix("/return")
+            update = row.get(f"{worker}/update")
+            if update in steps:
+                found[steps[update]] = row[name], row.get(f"{worker}/stderr") or 0.0
+    if (score := greedy_score(summary)) is not None and summary.get("env_steps"):
+        found[summary["env_steps"]] = score[0], score[1] or 0.0
+    points = np.array([(step, *found[step]) for step in sorted(found)], float).reshape(-1, 3)
+    return points[np.isfinite(points).all(axis=1)]
 
 
 def smooth(values: np.ndarray, window: int | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from podium.core.errors import ConfigError
 from podium.runs.curves import Curve, combine, group_by_experiment, read_curve, smooth
+from podium.runs.results import format_return, format_score, greedy_score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +32,8 @@ def plot_run(path: Path) -> Path:
     line = smooth(curve.returns)
     axes.plot(curve.steps, line, color=COLOURS[0], linewidth=2.2)
     axes.plot(curve.steps[-1:], line[-1:], "o", color=COLOURS[0], markersize=6, markeredgecolor="white")
+    if len(curve.evaluations):
+        _draw_evaluations(axes, curve.evaluations)
     seed = "" if curve.seed is None else f"seed {curve.seed}"
     axes.set_xlim(left=0)
     _write_title(figure, _heading([curve]) or path.name, "   ·   ".join(filter(None, [seed, *_facts(curve)])))
@@ -64,6 +67,15 @@ def plot_runs(paths: Sequence[Path], out: Path | None = None, labels: Sequence[s
         axes.legend(frameon=False, fontsize=9.5, labelcolor=INK, loc="best", handlelength=1.6)
     _write_title(figure, _heading(curves) or "learning curves", _count(groups))
     return _save(figure, out or Path("curves.png"))
+
+
+def _draw_evaluations(axes: "Axes", evaluations: np.ndarray) -> None:
+    """Greedy evaluations as points with their standard errors; a legend tells them from the training episodes."""
+    steps, means, errors = evaluations.T
+    look = {"markersize": 7, "markeredgecolor": "white", "elinewidth": 1.4, "capsize": 3}
+    axes.errorbar(steps, means, yerr=errors, fmt="D", color=COLOURS[1], label="greedy evaluation", zorder=3, **look)
+    axes.plot([], [], color=COLOURS[0], linewidth=2.2, label="training episodes")
+    axes.legend(frameon=False, fontsize=9.5, labelcolor=INK, loc="best")
 
 
 def _draw_lines(axes: "Axes", label: str, group: list[Curve], colour: str, style: str) -> None:
@@ -107,7 +119,9 @@ def _display_name(algorithm: str) -> str:
 def _facts(curve: Curve) -> list[str]:
     final = (curve.summary.get("episode_return") or {}).get("mean")
     final = final if final is not None else float(np.mean(curve.returns[-5:]))
-    facts = [f"final return {final:,.1f}", f"{curve.steps[-1]:,.0f} env steps"]
+    greedy = greedy_score(curve.summary)
+    facts = [] if greedy is None else [f"greedy {format_score(*greedy)}"]
+    facts += [f"training {format_return(final)}", f"{curve.steps[-1]:,.0f} env steps"]
     speed = curve.summary.get("steps_per_s")
     return facts + ([f"{speed:,.0f} steps/s"] if speed else [])
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from podium.runs.results import format_return
+
 LINE_EVERY_S = 5.0
 NOTEBOOK_EVERY_S = 0.5
 
@@ -34,7 +36,7 @@ class Report:
         """Each part as text; empty where it is not known yet."""
         return {
             "steps": f"{self.step:,} steps",
-            "reward": "" if self.episode_return is None else f"return {self.episode_return:.1f}",
+            "reward": "" if self.episode_return is None else f"return {format_return(self.episode_return)}",
             "speed": "" if self.steps_per_s is None else f"{self.steps_per_s:,.0f} steps/s",
             "left": "" if self.left_s is None else f"{format_time(self.left_s)} left",
             "note": self.note,

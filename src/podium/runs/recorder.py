@@ -22,7 +22,10 @@ from podium.runs.rate import Rate
 from podium.runs.summary import EpisodeReturn, Samples, Staleness, Status
 
 WINDOW = 100
-"""Episodes that the reported return is the mean of."""
+"""Episodes that the reported return is the mean of, at most; `limits.target_return` is compared with so many."""
+SHORTEST_WINDOW = 10
+WINDOW_SHARE = 5
+"""The reported return is that of the last fifth of the episodes: of a short run, what it ended with."""
 
 OnReport = Callable[[dict[str, Any]], object]
 CountSamples = Callable[[], Samples]
@@ -132,8 +135,8 @@ class Recorder:
             "step": counts.env_steps,
             "wall_s": round(counts.wall_s, 3),
             "steps_per_s": self._rate.value,
-            "episode_return": _mean(self._returns),
-            "episode_length": _mean(self._lengths),
+            "episode_return": _mean(self._recent(self._returns)),
+            "episode_length": _mean(self._recent(self._lengths)),
             "episodes": counts.episodes,
             "episodes_not_finite": counts.episodes_not_finite or None,
             "staleness": staleness_mean,
@@ -174,15 +177,23 @@ class Recorder:
         self.counts.last_returns = list(self._returns)
         self.counts.last_lengths = list(self._lengths)
         self._log.flush()
-        self._checkpoints.save(self.counts.updates, tree, asdict(self.counts), _mean(self._returns))
+        self._checkpoints.save(self.counts.updates, tree, asdict(self.counts), _mean(self._recent(self._returns)))
         self._saved_update = self.counts.updates
         self._saved_at = time.monotonic()
 
     def episode_return(self) -> EpisodeReturn:
         """Mean and standard deviation of the last training episodes."""
-        if not self._returns:
-            return EpisodeReturn()
-        return EpisodeReturn(float(np.mean(self._returns)), float(np.std(self._returns)), len(self._returns))
+        returns = self._recent(self._returns)
+        return (
+            EpisodeReturn(float(np.mean(returns)), float(np.std(returns)), len(returns)) if returns else EpisodeReturn()
+        )
+
+    def _recent(self, values: Collection[float]) -> list[float]:
+        """Those of the last episodes that are reported."""
+        counts, target = self.counts, self._experiment.limits.target_return
+        # With a target, the return that is shown is the one that is compared with it.
+        size = window(counts.episodes - counts.episodes_not_finite) if target is None else WINDOW
+        return list(values)[-size:]
 
     def samples(self) -> Samples:
         """The account of this run, over all its processes."""
@@ -238,6 +249,15 @@ class Recorder:
             ended, self._on_report = "stopped", None
         self.ended = self.ended or ended
         self.end_if_interrupted()
+
+
+def window(episodes: int) -> int:
+    """How many of the last episodes are reported, of so many.
+
+    >>> window(3), window(96), window(10_000)
+    (10, 19, 100)
+    """
+    return min(max(episodes // WINDOW_SHARE, SHORTEST_WINDOW), WINDOW)
 
 
 def limit_reached(limits: LimitsConfig, counts: Counts, returns: Collection[float]) -> str | None:

@@ -21,7 +21,7 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class EpisodeReturn:
-    """Of the last 100 training episodes, or of as many as there were."""
+    """Of the last training episodes: a fifth of them, at least 10 and at most 100 (`recorder.window`)."""
 
     mean: float | None = None
     std: float | None = None
@@ -53,7 +53,7 @@ class Staleness:
     max: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Everything in summary.json, in its order.
 
@@ -67,7 +67,12 @@ class Summary:
     compile_s: float
     steps_per_s: float | None
     episode_return: EpisodeReturn
-    eval_return: float | None
+    eval_return: float | None = None
+    """Mean of the greedy episodes at the end."""
+    eval_std: float | None = None
+    """Their sample standard deviation; None of a single one."""
+    eval_episodes: int | None = None
+    """How many they were."""
     samples: Samples
     staleness: Staleness
     restarts: Mapping[str, int]
