@@ -158,32 +158,58 @@ def resume(
     return Run(directory.path, factory)
 
 
-def load(run: str | Path | Run = "latest", *, root: str | Path = "runs", best: bool = False) -> "Policy":
-    """The policy of a run, to predict with: its newest checkpoint, or its best one."""
+def load(
+    run: str | Path | Run = "latest",
+    *,
+    env: str | Callable | None = None,
+    root: str | Path = "runs",
+    best: bool = False,
+) -> "Policy":
+    """The policy of a run, to predict with: its newest checkpoint, or its best one.
+
+    It needs no environment. `env` is one for `evaluate` to play in: an id, a Python path, or a callable that makes one,
+    where the run was trained on a function that is not there any more.
+    """
     from podium.launch.policy import load_policy
 
-    return load_policy(_find(run, root), _factory(run), best)
+    return load_policy(_find(run, root), env if isinstance(env, str) else None, _choose_factory(run, env), best)
 
 
 def evaluate(
-    run: str | Path | Run = "latest",
+    policy: "str | Path | Run | Policy" = "latest",
     *,
+    env: str | Callable | None = None,
     episodes: int = 10,
+    deterministic: bool = True,
     video: bool = False,
     root: str | Path = "runs",
     seed: int = 1_000_003,
     best: bool = False,
 ) -> Evaluation:
-    """Play greedy episodes with frozen normalisation; `video` films the first one."""
-    from podium.launch.evaluation import draw_without_a_screen, evaluate_policy, film
+    """Play episodes with frozen normalisation; `video` films the first one.
 
-    directory = _find(run, root)
+    `policy` is a run or what `load` gave; `env`, as in `load`, is played in place of the run's own. `deterministic`
+    takes the most likely action; False draws actions as in training.
+    """
+    from podium.launch.evaluation import draw_without_a_screen, evaluate_policy, film
+    from podium.launch.policy import Policy
+
+    if episodes < 1:
+        raise ConfigError(f"episodes = {episodes}: must be at least 1")
     if video:
         draw_without_a_screen()
-        directory.require_writable("videos")
-    policy = load(Run(directory.path, _factory(run)), best=best)
-    played = evaluate_policy(policy, episodes, seed)
-    path = film(policy, directory, seed) if video else None
+    if not isinstance(policy, Policy):
+        policy = load(policy, env=env, root=root, best=best)
+    elif best:
+        raise ConfigError(
+            "best = True: goes with a run; a loaded policy is one checkpoint: podium.load(run, best=True)"
+        )
+    elif env is not None:
+        policy = policy.in_env(env if isinstance(env, str) else None, None if isinstance(env, str) else env)
+    if video:
+        policy.directory.require_writable("videos")
+    played = evaluate_policy(policy, episodes, seed, deterministic)
+    path = film(policy, policy.directory, seed, deterministic=deterministic) if video else None
     return Evaluation(played.mean, played.stderr, len(played.returns), played.returns, path)
 
 
@@ -231,6 +257,13 @@ def _env_id(env: str | Callable | None) -> str | None:
 
 def _factory(run: str | Path | Run) -> Callable | None:
     return run.env_factory if isinstance(run, Run) else None
+
+
+def _choose_factory(run: str | Path | Run, env: str | Callable | None) -> Callable | None:
+    """What makes the environment: the callable given, else the one that the run was trained with in this program."""
+    if env is None:
+        return _factory(run)
+    return None if isinstance(env, str) else env
 
 
 def _find(run: str | Path | Run, root: str | Path) -> RunDirectory:

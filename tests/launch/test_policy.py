@@ -122,3 +122,42 @@ def test_any_space_is_served_as_the_environment_has_it(tmp_path: Path) -> None:
     assert (both == policy.predict(obs)[0]).all()
     with pytest.raises(podium.ConfigError, match=r"\[\[4, -1\]\]: must be within \[1, -1\] to \[2, 1\]"):
         policy.predict((4, np.array([4, -1]), obs[2]))
+
+
+def test_rows_that_begin_an_episode_forget_and_the_others_do_not(tmp_path: Path) -> None:
+    policy = load(tmp_path, "podium:Memory-v0", network__memory="gru", network__memory_size=4)
+    cues, blanks = np.float32([[1, 0], [0, 1], [1, 0]]), np.zeros((3, 2), np.float32)
+    _, memory = policy.predict(cues)
+    _, mixed = policy.predict(blanks, memory, episode_start=[False, True, False])
+    _, kept = policy.predict(blanks, memory)
+    _, fresh = policy.predict(blanks)
+    mixed, kept, fresh = map(np.asarray, (mixed, kept, fresh))
+    assert np.allclose(mixed[[0, 2]], kept[[0, 2]])
+    assert np.allclose(mixed[1], fresh[1])
+    assert not np.allclose(kept[1], fresh[1])
+    _, all_anew = policy.predict(blanks, memory, episode_start=True)
+    assert np.allclose(all_anew, fresh)
+    with pytest.raises(podium.ConfigError, match=r"episode_start of shape \(2,\): must be one bool, or 3"):
+        policy.predict(blanks, memory, episode_start=[True, False])
+
+
+def test_a_policy_is_loaded_where_its_environment_is_gone(tmp_path: Path) -> None:
+    run = podium.train("ppo", lambda: Shop(), total_steps=64, set=tiny(), root=tmp_path, track=(), progress=False)
+    policy = podium.load(run.path)  # by its path, the function is not known
+    obs, _ = Shop().reset(seed=0)
+    assert Shop().action_space.contains(policy.predict(obs)[0])
+    with pytest.raises(podium.ConfigError, match=r"was a function of a program.*env="):
+        podium.evaluate(policy, episodes=1)
+    assert podium.evaluate(policy, env=Shop, episodes=2).returns == [8.0, 8.0]
+    assert podium.evaluate(run.path, env=Shop, episodes=1).returns == [8.0]
+    assert podium.evaluate(podium.load(run.path, env=Shop), episodes=1).returns == [8.0]
+    with pytest.raises(podium.ConfigError, match=r"env = CartPole-v1: is .*; the policy was trained on"):
+        podium.evaluate(policy, env="CartPole-v1", episodes=1)
+
+
+def test_an_evaluation_is_greedy_or_draws_its_actions(cartpole: Policy) -> None:
+    greedy, same = (podium.evaluate(cartpole, episodes=4, seed=1).returns for _ in range(2))
+    drawn = podium.evaluate(cartpole, episodes=4, seed=1, deterministic=False).returns
+    assert greedy == same != drawn
+    with pytest.raises(podium.ConfigError, match="episodes = 0: must be at least 1"):
+        podium.evaluate(cartpole, episodes=0)

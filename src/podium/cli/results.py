@@ -14,10 +14,11 @@ from podium.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Eval(Command):
-    """Play greedy episodes with a trained policy; prints their mean and its standard error."""
+    """Play episodes with a trained policy, greedy ones by default; prints their mean and its standard error."""
 
     EXAMPLES: ClassVar[str] = """\
   podium eval                                           10 episodes of the latest run
+  podium eval NAME --best --stochastic                  the best checkpoint, actions drawn as in training
   podium eval NAME --episodes 100 --video               more of them, and an mp4 of one"""
 
     name: Positional[Annotated[str, flag("[RUN]", "(default: latest)")]] = "latest"
@@ -26,6 +27,12 @@ class Eval(Command):
     """How many."""
     video: Switch = False
     """Film one episode (mp4 in the run's videos/)."""
+    best: Switch = False
+    """Play the best checkpoint (highest training return) instead of the newest."""
+    stochastic: Switch = False
+    """Draw actions as in training instead of taking the most likely one."""
+    env: Annotated[str | None, flag("ENV")] = None
+    """Environment to play in, if not the run's own: an id or my_module:make_env."""
     seed: Annotated[str | None, flag("S")] = None
     """Seed of the environments."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
@@ -36,7 +43,8 @@ class Eval(Command):
         episodes = read_whole("--episodes", self.episodes)
         if episodes is None or episodes < 1:
             raise ConfigError(f"--episodes = {episodes}: must be at least 1")
-        choice: dict[str, Any] = {"episodes": episodes, "video": self.video, "root": self.root}
+        choice: dict[str, Any] = {"episodes": episodes, "video": self.video, "root": self.root, "env": self.env}
+        choice |= {"best": self.best, "deterministic": not self.stochastic}
         seed = read_whole("--seed", self.seed)
         if seed is not None:
             choice["seed"] = seed

@@ -1,17 +1,16 @@
 """Between what an environment itself gives and takes and what a policy sees and says, for one row or a batch of them.
 
-Adapters do the same inside a run; this is for who asks a trained policy from outside, with an environment of his own.
+Adapters do the same inside a run; this is for a trained policy that is asked from outside.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from podium.core.errors import ConfigError
-from podium.core.specs import Action, Array, Box, EnvSpec, Observation
+from podium.core.specs import Action, Array, Box, Discrete, EnvSpec, MultiDiscrete, Observation
 from podium.core.types import Tree
 
 SMALLEST_PICTURE = 16
@@ -75,32 +74,59 @@ def to_spec(form: Form) -> Observation:
     return {key: to_spec(part) for key, part in form.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class ActionForm:
+    """What an action looks like as the environment takes it: choices counted from `start`, or numbers within bounds."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    start: np.ndarray | int = 0
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    def decode(self, actions: np.ndarray) -> np.ndarray:
+        """A policy's actions [B, ...] as [B, *shape]."""
+        # casting first: a bound such as 0.1 must hold in the environment's own precision
+        values = np.asarray(actions, self.dtype).reshape(-1, *self.shape)
+        if self.low is None or self.high is None:
+            return values + np.asarray(self.start, self.dtype)
+        return np.minimum(np.maximum(values, self.low), self.high)
+
+
 class Codec(NamedTuple):
-    """Both ways of one environment.
+    """Both ways of one environment. A plain value: a run keeps it, so that its policy needs no environment.
 
     obs, batched = codec.encode(env.reset()[0])
     env.step(codec.decode(actions)[0])
     """
 
     form: Form
-    decode: Callable[[np.ndarray], np.ndarray]  # actions [B, ...] of a policy to those that the environment takes
+    action: ActionForm
 
     def encode(self, observation: Any) -> tuple[Tree, bool]:
         """The arrays [B, ...] that a policy sees, and whether the observation was a batch; one alone becomes B = 1."""
         return _encode(self.form, observation, "an observation")
 
+    def decode(self, actions: np.ndarray) -> np.ndarray:
+        """Actions [B, ...] of a policy as the environment takes them."""
+        return self.action.decode(actions)
+
 
 def make_codec(spec: EnvSpec) -> Codec:
     """Of an environment that speaks as its spec says."""
-    return Codec(spec.observation, partial(clip_actions, spec.action))
+    return Codec(spec.observation, make_action_form(spec.action))
 
 
-def clip_actions(spec: Action, actions: np.ndarray) -> np.ndarray:
-    """Real numbers [B, ...] within their bounds; choices are left alone."""
-    if not isinstance(spec, Box):
-        return actions
-    low, high = (np.reshape(side, spec.shape).astype(actions.dtype) for side in (spec.low, spec.high))
-    return np.clip(actions, low, high)
+def make_action_form(spec: Action, start: np.ndarray | int = 0) -> ActionForm:
+    """Of actions as a spec has them, with choices that count from `start`."""
+    match spec:
+        case Discrete():
+            return ActionForm((), "int32", start)
+        case MultiDiscrete(nvec):
+            return ActionForm((len(nvec),), "int32", start)
+        case Box(shape):
+            low, high = (np.reshape(side, shape).astype(np.float32) for side in (spec.low, spec.high))
+            return ActionForm(shape, "float32", 0, low, high)
 
 
 def to_image_shape(shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -5,7 +5,6 @@ them copies actions, builds nested dicts and costs more than a CartPole step.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import envpool
@@ -15,7 +14,7 @@ from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 from podium.core.specs import Action, Array, Box, Discrete, EnvSpec, MultiDiscrete
 from podium.core.types import Tree
-from podium.envs.codecs import Bytes, Categories, Codec, Form, clip_actions, to_spec
+from podium.envs.codecs import Bytes, Categories, Codec, Form, make_action_form, to_spec
 from podium.envs.interface import HostEnv, TimeStep
 
 OWN_OPTIONS = frozenset(
@@ -67,10 +66,8 @@ def make_pool_codec(env_id: str, kwargs: Mapping[str, Any]) -> Codec:
     layout = envpool.make_spec(env_id, **kwargs)
     part, action = _action_part(layout), _action_spec(env_id, layout)
     form = _observation_form(layout)
-    if isinstance(action, Box):
-        return Codec(form, partial(clip_actions, action))
-    low, _ = _action_bounds(part)
-    return Codec(form, lambda actions: actions + np.asarray(low, actions.dtype))
+    start = 0 if isinstance(action, Box) else np.asarray(_action_bounds(part)[0])
+    return Codec(form, make_action_form(action, start))
 
 
 class EnvPoolEnv(HostEnv):

@@ -15,7 +15,14 @@ from podium.core.errors import ConfigError, EnvError, PodiumError
 from podium.core.specs import EnvSpec
 from podium.envs.codecs import Codec
 from podium.envs.interface import TimeStep
-from podium.envs.spaces import action_decoder, action_spec, observation_form, observation_spec, observation_writer
+from podium.envs.spaces import (
+    action_decoder,
+    action_form,
+    action_spec,
+    observation_form,
+    observation_spec,
+    observation_writer,
+)
 from podium.envs.user_errors import user_errors
 
 MakeEnv = Callable[[], gymnasium.Env]
@@ -71,8 +78,7 @@ def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]
         action=action_spec(env.action_space),
         masked="action_mask" in info,
     )
-    decode = action_decoder(env.action_space)
-    return spec, Codec(observation_form(env.observation_space), lambda actions: np.stack([*map(decode, actions)]))
+    return spec, Codec(observation_form(env.observation_space), action_form(env.action_space))
 
 
 class GymnasiumRows:

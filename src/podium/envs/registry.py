@@ -67,6 +67,9 @@ def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> Res
     elif library in RESERVED and name:
         own = "make it a JaxEnv or gymnasium.Env of your own, my_module:make_env (docs/environments.md)"
         raise ConfigError(f"env.id = {config.id!r}: there is no adapter for {RESERVED[library]} yet; {own}")
+    elif "<" in config.id:  # <lambda>, <locals>
+        gone = "was a function of a program, which no name leads to"
+        raise ConfigError(f"env.id = {config.id!r}: {gone}; from Python, give it again: env=make_env")
     elif library in LIBRARIES:
         found = resolve_named(config, wrappers, library, name)
     elif is_python_path(config.id):

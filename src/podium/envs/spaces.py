@@ -14,7 +14,7 @@ from gymnasium import spaces
 from podium.core.errors import ConfigError, EnvError
 from podium.core.specs import Action, Array, Box, Discrete, MultiDiscrete, Observation
 from podium.core.types import Tree
-from podium.envs.codecs import Bytes, Categories, Form, to_image, to_image_shape, to_spec
+from podium.envs.codecs import ActionForm, Bytes, Categories, Form, to_image, to_image_shape, to_spec
 
 
 def observation_spec(space: spaces.Space) -> Observation:
@@ -63,6 +63,19 @@ def action_spec(space: spaces.Space) -> Action:
         case spaces.Box() if np.issubdtype(space.dtype, np.floating):
             low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
             return Box(tuple(space.shape), tuple(low), tuple(high))
+    raise ConfigError(f"env.id: action space {space} is none of Discrete, MultiDiscrete, MultiBinary, Box of floats")
+
+
+def action_form(space: spaces.Space) -> ActionForm:
+    """What an action of this space looks like as the environment takes it."""
+    match space:
+        case spaces.Discrete(start=start):
+            return ActionForm((), "int64", int(start))
+        case spaces.MultiDiscrete() | spaces.MultiBinary():
+            start = np.asarray(space.start) if isinstance(space, spaces.MultiDiscrete) else 0
+            return ActionForm(tuple(space.shape), np.dtype(space.dtype).name, start)
+        case spaces.Box():
+            return ActionForm(tuple(space.shape), np.dtype(space.dtype).name, 0, space.low, space.high)
     raise ConfigError(f"env.id: action space {space} is none of Discrete, MultiDiscrete, MultiBinary, Box of floats")
 
 

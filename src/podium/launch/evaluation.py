@@ -12,12 +12,12 @@ import numpy as np
 from podium.core.errors import ConfigError
 from podium.core.types import Tree
 from podium.launch.plan import Plan
-from podium.launch.policy import Policy
+from podium.launch.policy import Agent, Policy, agent_of
 from podium.ops.random_keys import run_key
 from podium.protocol.streams import ParameterReader
 from podium.runs.directory import RunDirectory
 from podium.runs.video import write_video
-from podium.workers.evaluator import GreedyEpisodes, evaluate
+from podium.workers.evaluator import PlayedEpisodes, evaluate
 from podium.workers.layout import Layouts
 
 EVALUATION_SEED = 1_000_003
@@ -25,19 +25,24 @@ EVALUATION_SEED = 1_000_003
 
 
 def evaluate_params(
-    plan: Plan, params: Tree, episodes: int, seed: int, on_step: Callable[[], None] = lambda: None
-) -> GreedyEpisodes:
-    """Greedy episodes, each in an environment of its own."""
-    env = plan.env.make_host(_seeds(seed, episodes))
+    actor: Plan | Agent,
+    params: Tree,
+    episodes: int,
+    seed: int,
+    on_step: Callable[[], None] = lambda: None,
+    deterministic: bool = True,
+) -> PlayedEpisodes:
+    """Episodes, each in an environment of its own: greedy, or with actions drawn as in training."""
+    env = actor.env.make_host(_seeds(seed, episodes))
     try:
-        return evaluate(plan.algorithm, params, env, run_key(seed), on_step=on_step)
+        return evaluate(actor.algorithm, params, env, run_key(seed), greedy=deterministic, on_step=on_step)
     finally:
         env.close()
 
 
-def evaluate_policy(policy: Policy, episodes: int, seed: int) -> GreedyEpisodes:
+def evaluate_policy(policy: Policy, episodes: int, seed: int, deterministic: bool = True) -> PlayedEpisodes:
     """The same for a loaded policy."""
-    return evaluate_params(policy.plan, policy.params, episodes, seed)
+    return evaluate_params(policy.agent, policy.params, episodes, seed, deterministic=deterministic)
 
 
 def play_versions(
@@ -71,7 +76,7 @@ def play_versions(
         print(f"update {version.update}: return {played.mean:.1f} +- {played.stderr:.1f}", flush=True)
         if filming:
             try:
-                film(Policy(plan, params, version.update), directory, seed, on_step)
+                film(Policy(agent_of(plan), params, version.update, directory), directory, seed, on_step)
             except Exception as error:  # noqa: BLE001 - each library that draws fails in its own way
                 filming = False
                 print(f"evaluation.video: no more videos: {error}", flush=True)
@@ -85,17 +90,21 @@ def draw_without_a_screen() -> None:
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 
 
-def film(policy: Policy, directory: RunDirectory, seed: int, on_step: Callable[[], None] = lambda: None) -> Path:
-    """One greedy episode as an mp4 in the run's videos."""
+def film(
+    policy: Policy,
+    directory: RunDirectory,
+    seed: int,
+    on_step: Callable[[], None] = lambda: None,
+    deterministic: bool = True,
+) -> Path:
+    """One episode as an mp4 in the run's videos."""
     frames: list[np.ndarray] = []
-    env = policy.plan.env.make_host(_seeds(seed, 1), render=True)
+    agent, params = policy.agent, jax.device_get(policy.params)
+    env = agent.env.make_host(_seeds(seed, 1), render=True)
     try:
-        params = jax.device_get(policy.params)
-        evaluate(policy.plan.algorithm, params, env, run_key(seed), on_frame=frames.append, on_step=on_step)
+        evaluate(agent.algorithm, params, env, run_key(seed), deterministic, on_frame=frames.append, on_step=on_step)
     except NotImplementedError:
-        raise ConfigError(
-            f"--video: {policy.plan.experiment.env.id} draws no pictures; one of Gymnasium does"
-        ) from None
+        raise ConfigError(f"--video: {agent.experiment.env.id} draws no pictures; one of Gymnasium does") from None
     finally:
         env.close()
     directory.videos.mkdir(exist_ok=True)

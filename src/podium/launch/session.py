@@ -14,6 +14,7 @@ import jax
 from podium.core import toml
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
+from podium.envs.spec_file import dump_spec
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
@@ -58,6 +59,7 @@ def train(
     beginning = begin(plan, init_from, track, learns=plan.in_one_process)
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
     with directory.hold():
+        write_whole(directory.env_json, dump_spec(plan.env.spec, plan.env.codec))
         _write_experiment(directory, plan.experiment)
         _run(plan, directory, beginning, init_from, on_report, progress, metrics_port)
     return directory
@@ -109,10 +111,15 @@ def _refuse_ended(plan: Plan, directory: RunDirectory, counts: Counts) -> None:
 
 
 def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
-    """Whole or not at all, and only where it changes: its time is the run's start."""
+    """Only where it changes: its time is the run's start."""
     text, path = toml.dump(experiment), directory.experiment_toml
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
+    write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all."""
     draft = path.with_name(f".{path.name}-{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

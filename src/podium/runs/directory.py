@@ -20,6 +20,7 @@ LOCK, WRITER_LOCK = ".lock", ".writer"
 CONTENTS = frozenset(
     {
         "experiment.toml",
+        "env.json",
         "metrics.jsonl",
         "summary.json",
         "log.txt",
@@ -93,6 +94,11 @@ class RunDirectory:
     def experiment_toml(self) -> Path:
         """The resolved experiment, complete."""
         return self.path / "experiment.toml"
+
+    @property
+    def env_json(self) -> Path:
+        """What its environment takes and gives: a policy is loaded without the environment."""
+        return self.path / "env.json"
 
     @property
     def metrics(self) -> Path:

@@ -17,7 +17,7 @@ MAX_STEPS = 200_000
 """An episode that has not ended by then never will."""
 
 
-class GreedyEpisodes(NamedTuple):
+class PlayedEpisodes(NamedTuple):
     """Returns of the episodes played, their mean and its standard error."""
 
     mean: float
@@ -34,7 +34,7 @@ def evaluate(
     greedy: bool = True,
     on_frame: Callable[[np.ndarray], None] | None = None,
     on_step: Callable[[], None] = lambda: None,
-) -> GreedyEpisodes:
+) -> PlayedEpisodes:
     """One episode of each of the environments, so that short episodes do not count more often.
 
     `on_frame` is given a picture of environment 0 at each of its steps; `on_step` is called at each step.
@@ -63,10 +63,10 @@ def evaluate(
     raise EnvError(f"evaluation: an episode has not ended after {MAX_STEPS:,} steps; give env.wrappers a time_limit")
 
 
-def _summarize(returns: np.ndarray, lengths: np.ndarray) -> GreedyEpisodes:
+def _summarize(returns: np.ndarray, lengths: np.ndarray) -> PlayedEpisodes:
     n = len(returns)
     stderr = float(np.std(returns, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
-    return GreedyEpisodes(float(np.mean(returns)), stderr, returns.tolist(), lengths.tolist())
+    return PlayedEpisodes(float(np.mean(returns)), stderr, returns.tolist(), lengths.tolist())
 
 
 def single_act(algorithm: Algorithm) -> Callable[..., Any]:
