@@ -142,5 +142,5 @@ def test_runs_lists_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     (run / "summary.json").write_text('{"status": "done", "env_steps": 100000, "episode_return": {"mean": 497.25}}')
     assert main(["runs", "--root", str(tmp_path)]) == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["run", "status", "algorithm", "env", "seed", "steps", "return", "steps/s"]
-    assert row.split() == ["first", "done", "ppo", "CartPole-v1", "7", "100,000", "497.2", "-"]
+    assert header.split() == ["run", "status", "algorithm", "env", "seed", "steps", "greedy", "training", "steps/s"]
+    assert row.split() == ["first", "done", "ppo", "CartPole-v1", "7", "100,000", "-", "497", "-"]

@@ -62,6 +62,21 @@ def test_what_is_said_stays_in_the_log_even_if_the_screen_is_disabled(tmp_path: 
     assert [line[len("2026-01-31 12:34:56 ") :] for line in lines] == ["first", "second"]
 
 
+def test_a_closed_output_is_noted_once_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `podium train ... 2>&1 | head` leaves it: a pipe without a reader."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as closed, Progress(100, log=tmp_path / "log.txt") as progress:
+        monkeypatch.setattr(sys, "stderr", closed)
+        progress.say("first")
+        progress.update(50, 1.0, 10.0)
+        progress.say("second")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what is still buffered goes nowhere
+    said = [line[len("2026-01-31 12:34:56 ") :] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    gone = "nothing more is shown, because the output is closed (Broken pipe); training goes on"
+    assert said == ["first", gone, "second"]
+
+
 def test_disabled_it_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     with Progress(100, enabled=False) as progress:
         progress.say("x")

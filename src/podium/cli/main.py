@@ -1,5 +1,6 @@
 """The `podium` command: finds the sub-command, runs it, and turns errors into one line and an exit code."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -40,17 +41,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     main(["train", "ppo", "CartPole-v1"])
     """
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
     except PodiumError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        code = error.exit_code
+        _complain(f"error: {error}")
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        code = INTERRUPTED
+        _complain("interrupted")
     except BrokenPipeError:
-        # The reader (`| head`) has gone; what is still buffered must not raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        code = 0
+    _drop_closed_outputs()
+    return code
+
+
+def _complain(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(line, file=sys.stderr)
+
+
+def _drop_closed_outputs() -> None:
+    """What is buffered for a reader that has gone (`| head`) must not raise once more at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional
 
@@ -113,6 +113,7 @@ def _tell_end(run: "RunDirectory") -> int:
 
 
 def _run_row(run: "RunDirectory", holder: "Holder") -> list[object]:
+    from podium.runs.overview import last_row
     from podium.runs.summary import read_summary
 
     row, summary = last_row(run), read_summary(run.path) or {}
@@ -191,19 +192,3 @@ def _longest_wait(metrics: Mapping[str, float | None]) -> str | None:
     ]
     share, what = max(waits, default=(0.0, ""))
     return f"{what} {share:.0%}" if share >= 0.01 else None
-
-
-def last_row(run: "RunDirectory") -> dict[str, Any]:
-    """The newest whole row of metrics.jsonl, without reading the others; empty if there is none."""
-    import json
-
-    from podium.runs.tail import last_lines
-
-    if not run.metrics.exists():
-        return {}
-    for line in reversed(last_lines(run.metrics, 2)):
-        try:
-            return json.loads(line)
-        except ValueError:  # it is being written: the one before it is whole
-            continue
-    return {}

@@ -87,7 +87,7 @@ class Plot(Command):
 
 @dataclass(frozen=True)
 class Runs(Command):
-    """List the runs of a directory, the oldest first."""
+    """List the runs of a directory, the oldest first; `died` is one that was killed."""
 
     EXAMPLES: ClassVar[str] = """\
   podium runs
@@ -99,9 +99,9 @@ class Runs(Command):
     def run(self) -> int:
         """List."""
         from podium.runs.directory import list_runs
-        from podium.runs.summary import read_summary
+        from podium.runs.overview import current_summary
 
-        rows = [_row(run.path, run.experiment_toml, read_summary(run.path) or {}) for run in list_runs(self.root)]
+        rows = [_row(run.path, run.experiment_toml, current_summary(run)) for run in list_runs(self.root)]
         if not rows:
             print(f"no runs in {self.root}; `podium train ppo CartPole-v1` starts one")
             return 0
@@ -115,10 +115,19 @@ def _row(path: Path, experiment: Path, summary: dict[str, Any]) -> list[object]:
     algorithm, env, seed = _peek(experiment)
     training, greedy = summary.get("episode_return") or {}, greedy_score(summary)
     score = None if greedy is None else format_score(*greedy)
-    status = summary.get("status", "no summary")
     rate = summary.get("steps_per_s")
     rate = None if rate is None else round(rate)
-    return [path.name, status, algorithm, env, str(seed), summary.get("env_steps"), score, training.get("mean"), rate]
+    return [
+        path.name,
+        summary["status"],
+        algorithm,
+        env,
+        str(seed),
+        summary.get("env_steps"),
+        score,
+        training.get("mean"),
+        rate,
+    ]
 
 
 def _peek(experiment: Path) -> tuple[object, object, object]:

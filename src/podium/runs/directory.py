@@ -190,6 +190,14 @@ class RunDirectory:
                 time.sleep(0.05)
             yield
 
+    def is_held(self) -> bool:
+        """Whether a process is in `hold`: the run is running. A process that was killed holds nothing."""
+        try:
+            with (self.path / LOCK).open() as file:
+                return not _try_lock(file, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return False
+
     def holder(self) -> Holder | None:
         """The process in whose `hold` this run is; None if it is not running. Asking keeps nobody from running it.
 

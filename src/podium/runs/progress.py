@@ -98,14 +98,13 @@ class Progress:
         if self._display is None:
             return
         elapsed = time.monotonic() - self._started
-        self._last = Report(step, self._total_steps, elapsed, episode_return, steps_per_s, note)
-        self._display.show(self._last)
+        self._last = last = Report(step, self._total_steps, elapsed, episode_return, steps_per_s, note)
+        self._show(lambda display: display.show(last))
 
     def say(self, line: str) -> None:
         """Print a line above the bar, unless progress is disabled, and keep it in the log."""
         self.log(line)
-        if self._display is not None:
-            self._display.say(line)
+        self._show(lambda display: display.say(line))
 
     def log(self, line: str) -> None:
         """Append a line to the log alone, with its time."""
@@ -119,9 +118,18 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display.stop(self._last)
+        self._show(lambda display: display.stop(self._last))
+        self._display = None
+
+    def _show(self, do: Callable[[Display], None]) -> None:
+        """Show something, unless the screen is gone (`podium train ... | head`): that never ends a run."""
+        if self._display is None:
+            return
+        try:
+            do(self._display)
+        except OSError as error:
             self._display = None
+            self.log(f"nothing more is shown, because the output is closed ({error.strerror}); training goes on")
 
 
 class Bar:
