@@ -25,6 +25,7 @@ from podium.workers.action_sources import ActionSource, InlineActions
 from podium.workers.actor import Actor
 from podium.workers.inference import InferenceWorker
 from podium.workers.layout import Record, make_layouts
+from podium.workers.schedule import make_schedule
 from podium.workers.served_actions import ServedActions
 from podium.workers.slot import EnvSlot
 
@@ -99,7 +100,8 @@ class Stage:
         self.transport = transport or MemoryTransport()
         self.receiver = self.transport.sample_receiver(self.layouts.record.schema)
         self.publisher = self.transport.parameter_publisher("main", self.layouts.params.schema)
-        credits = slots * (staleness + 1) if credits is None else credits
+        schedule = make_schedule(staleness)
+        credits = schedule.credits(slots) if credits is None else credits
         self.sender = self.transport.sample_sender(
             self.receiver.endpoint, self.layouts.record.schema, SenderId(0, 0), credits
         )
@@ -107,9 +109,11 @@ class Stage:
         self.clients = [self.client(server.endpoint, limit) for server in self.servers]
         self.actor_account = ActorAccount.in_memory()
         if servers:
-            self.policy: ActionSource = ServedActions(self.clients, self.layouts, None if staleness else self.reader())
+            self.policy: ActionSource = ServedActions(
+                self.clients, self.layouts, self.reader() if schedule.in_turns else None
+            )
         else:
-            self.policy = InlineActions(self.algorithm, self.layouts, self.reader(), staleness)
+            self.policy = InlineActions(self.algorithm, self.layouts, self.reader(), schedule)
         self.policy = wrap_policy(self.policy)
         self.actor = Actor(
             [EnvSlot(i, env, self.layouts, self.algorithm.rollouts.discount, fragment) for i, env in enumerate(envs)],
@@ -119,7 +123,7 @@ class Stage:
             self.algorithm.rollouts,
             KEY,
             self.actor_account,
-            staleness,
+            schedule,
             self.beats.append,
             lambda: (self.waits.release(), reconnect(self))[0],
         )

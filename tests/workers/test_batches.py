@@ -16,6 +16,7 @@ from podium.protocol.streams import FragmentHeader, SampleSender
 from podium.runs.accounting import LearnerAccount
 from podium.workers.batches import Assembler, Prefetch
 from podium.workers.layout import Layouts, Record, make_layouts
+from podium.workers.schedule import make_schedule
 
 LENGTH, ROWS = 4, 2
 
@@ -64,7 +65,7 @@ def bench(request: pytest.FixtureRequest):
             for i in range(2)
         ]
         slots = more[0] if more else 2
-        assembler = Assembler(receiver, account, layouts, slots, staleness, first, *more[1:])
+        assembler = Assembler(receiver, account, layouts, slots, make_schedule(staleness, *more[1:]), first)
         yield Bench(layouts, account, assembler, senders, [0, 0])
         for sender in senders:
             sender.close()

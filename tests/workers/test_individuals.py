@@ -26,6 +26,7 @@ from podium.workers.individual_learner import IndividualLearner
 from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Individual, IndividualSlot
 from podium.workers.layout import make_layouts
+from podium.workers.schedule import make_schedule
 from workers.compiling import compilations
 from workers.stage import Counter
 
@@ -66,7 +67,7 @@ class Theatre:
         config = ESConfig(**{"noise_table": 10_000, "population": POPULATION, "episode_limit": 50, **algorithm})
         topology = TopologyConfig(staleness=staleness)
         self.experiment = Experiment(config, EnvConfig("counter", num_envs=ROWS), NetworkConfig(hidden=(4,)), topology)
-        self._ends, self.slots, self.staleness, self.devices = ExitStack(), slots, staleness, devices
+        self._ends, self.schedule, self.devices = ExitStack(), make_schedule(staleness), devices
         rows = ROWS // slots
         self.envs = [
             self._ends.enter_context(closing(GymnasiumEnv(partial(env, end), range(n * rows, (n + 1) * rows))))
@@ -98,9 +99,7 @@ class Theatre:
     def learner(self, version: Version = FIRST) -> IndividualLearner:
         ends = self.receiver, self.publisher, self.account
         devices = jax.local_devices()[: self.devices]
-        return IndividualLearner(
-            self.algorithm, self.layouts, self.state, KEY, version, *ends, self.slots, self.staleness, devices
-        )
+        return IndividualLearner(self.algorithm, self.layouts, self.state, KEY, version, *ends, self.schedule, devices)
 
     def actor(self) -> IndividualActor:
         reader = self.transport.parameter_reader(self.publisher.endpoint, self.layouts.params.schema)
@@ -109,7 +108,7 @@ class Theatre:
             IndividualSlot(n, env, self.layouts.params, memory, self.individuals) for n, env in enumerate(self.envs)
         ]
         mean = Mean(self.layouts.params, reader)
-        how = KEY, [0], ROWS, self.actor_account, self.staleness
+        how = KEY, [0], ROWS, self.actor_account, self.schedule
         return IndividualActor(slots, mean, self.sender(), self.layouts, self.algorithm, *how)
 
     def publish(self, update: int) -> None:

@@ -13,6 +13,7 @@ from podium.protocol.schema import Version
 from podium.protocol.tcp.transport import TcpTransport
 from podium.workers.action_sources import ActionSource, Choice, InlineActions
 from podium.workers.layout import ActRequest
+from podium.workers.schedule import make_schedule
 from workers.compiling import compilations
 from workers.stage import Stage
 
@@ -227,8 +228,8 @@ def test_a_batch_over_slots_chooses_what_each_slot_would_have_got_alone(count):
     stage = Stage(4, "podium:Target-v0", memory="gru")
     stage.publish(3)
     asked = requests(stage, count)
-    together = InlineActions(stage.algorithm, stage.layouts, stage.reader(), staleness=1)
-    alone = InlineActions(stage.algorithm, stage.layouts, stage.reader(), staleness=0)
+    together = InlineActions(stage.algorithm, stage.layouts, stage.reader(), make_schedule(1))
+    alone = InlineActions(stage.algorithm, stage.layouts, stage.reader(), make_schedule(0))
     for _ in range(2):  # twice: what was chosen first must outlive the batch's arrays
         for policy in (together, alone):
             for slot, request in enumerate(asked):

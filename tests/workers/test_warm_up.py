@@ -18,6 +18,7 @@ from podium.runs.accounting import LearnerAccount
 from podium.workers.fused import Fused
 from podium.workers.layout import make_layouts
 from podium.workers.learner import Learned, Learner
+from podium.workers.schedule import make_schedule
 from workers.compiling import compilations
 
 CONFIG = DQNConfig(fragment_length=4, batch_size=8, buffer_size=64, learning_starts=0)
@@ -45,7 +46,9 @@ def with_workers(beat: Callable[[], None] = lambda: None) -> Callable[[], Learne
     store = jax.jit(lambda: learning.init(ALGORITHM, fragment))()
     first, key = Version(0, 0), jax.random.key(1)
     ends = receiver, publisher, LearnerAccount(None)
-    learner = Learner(ALGORITHM, layouts, state, store, key, first, *ends, slots=1, staleness=1, beat=beat)
+    learner = Learner(
+        ALGORITHM, layouts, state, store, key, first, *ends, slots=1, schedule=make_schedule(1), beat=beat
+    )
     learner.publish()
     learner.warm_up()
 

@@ -107,7 +107,7 @@ def build_actor(site: Site) -> Actor | IndividualActor:
     site.be_patient()
     source = _action_source(plan, layouts, reader, clients)
     # With staleness, a served actor reads no parameters itself: the replies tell their versions.
-    apart = reader if clients and plan.experiment.topology.staleness else None
+    apart = reader if clients and not plan.schedule.in_turns else None
     update = first_update(source, site.stop, apart)
     site.watchdog()  # environments have no longer to start than to step
     slots = make_slots(plan, layouts, site.sender.worker, update, site.incarnation)
@@ -125,7 +125,7 @@ def _build_individual_actor(site: Site) -> IndividualActor:
     site.watchdog()
     slots = make_individual_slots(plan, layouts, site.sender.worker, update, site.incarnation)
     sender = _open_samples(site, slots)
-    own = (*site.sender, update) if plan.experiment.topology.staleness else ()
+    own = () if plan.schedule.in_turns else (*site.sender, update)
     options = {"seed": [plan.experiment.seed, *own], "num_envs": plan.experiment.env.num_envs, **_options(site)}
     return IndividualActor(slots, mean, sender, layouts, plan.algorithm, **options, **site.heard())
 
@@ -141,16 +141,15 @@ def _open_samples(site: Site, slots: list[EnvSlot] | list[IndividualSlot]) -> Sa
 def _options(site: Site) -> dict[str, Any]:
     experiment = site.plan.experiment
     key = random_keys(run_key(experiment.seed)).play
-    return {"key": key, "account": site.account, "staleness": experiment.topology.staleness}
+    return {"key": key, "account": site.account, "schedule": site.plan.schedule}
 
 
 def _action_source(
     plan: Plan, layouts: Layouts, reader: ParameterReader, clients: list[InferenceClient]
 ) -> ActionSource:
-    staleness = plan.experiment.topology.staleness
     if plan.mode == "inline":
-        return InlineActions(plan.algorithm, layouts, reader, staleness)
-    return ServedActions(clients, layouts, reader if staleness == 0 else None)
+        return InlineActions(plan.algorithm, layouts, reader, plan.schedule)
+    return ServedActions(clients, layouts, reader if plan.schedule.in_turns else None)
 
 
 def build_inference(site: Site) -> InferenceWorker:
@@ -202,11 +201,10 @@ def build_learner(site: Site, state: Tree, updates: int, env_steps: int) -> AnyL
         "receiver": receiver,
         "publisher": publisher,
         "account": account,
-        "slots": plan.slots,
-        "staleness": plan.experiment.topology.staleness,
+        "schedule": plan.schedule,
     }
     if isinstance(plan.algorithm.experience, Individuals):
         devices = jax.local_devices()[: plan.devices]
         return IndividualLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
     train, store = jax.device_put((state["train"], state["store"]))
-    return Learner(plan.algorithm, layouts, train, store, **rest, beat=site.watchdog)
+    return Learner(plan.algorithm, layouts, train, store, slots=plan.slots, **rest, beat=site.watchdog)

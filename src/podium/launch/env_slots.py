@@ -66,7 +66,7 @@ def keeps_env_snapshots(plan: Plan) -> bool:
 
     In one process, and with a learner that waits for them: else they are somewhere in fragments that it has not seen.
     """
-    return plan.mode != "fused" and plan.in_one_process and plan.experiment.topology.staleness == 0
+    return plan.mode != "fused" and plan.in_one_process and plan.schedule.in_turns
 
 
 def find_env_snapshots(plan: Plan) -> list[Tree] | None:

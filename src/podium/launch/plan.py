@@ -27,6 +27,7 @@ from podium.launch.program import draw_program
 from podium.protocol.streams import MOST_ROWS
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.individual_records import BATCHES
+from podium.workers.schedule import Schedule, make_schedule
 
 Mode = Literal["fused", "inline", "served"]
 Transport = Literal["memory", "shm", "tcp"]
@@ -80,10 +81,14 @@ class Plan:
         return self.experiment.topology.replay_workers or 0
 
     @property
+    def schedule(self) -> Schedule:
+        """How far actors may run ahead of the learner."""
+        return make_schedule(self.experiment.topology.staleness, isinstance(self.algorithm.experience, Replay))
+
+    @property
     def buffers(self) -> int:
         """Buffers of each slot: one for each version that it may be ahead of the learner, several for individuals."""
-        batches = BATCHES if isinstance(self.algorithm.experience, Individuals) else 1
-        return self.experiment.topology.staleness * batches + 1
+        return self.schedule.credits(1, BATCHES if isinstance(self.algorithm.experience, Individuals) else 1)
 
     @property
     def credits(self) -> int:
@@ -101,7 +106,7 @@ class Plan:
         depends on the clock, and XLA's rows change in the last bit with the batch's size.
         """
         topology, num_envs = self.experiment.topology, self.experiment.env.num_envs
-        return self.rows if topology.staleness == 0 else topology.inference_batch or num_envs
+        return self.rows if self.schedule.in_turns else topology.inference_batch or num_envs
 
 
 def make_plan(
@@ -181,8 +186,8 @@ def _is_open(experiment: Experiment) -> bool:
     Not if the user gave the environments processes of their own, or asked for workers that actors send to.
     """
     topology = experiment.topology
-    auto = topology.mode == "auto" and topology.actors is None
-    return auto and topology.staleness > 0 and experiment.env.processes == 0 and not topology.replay_workers
+    auto = topology.mode == "auto" and topology.actors is None and not make_schedule(topology.staleness).in_turns
+    return auto and experiment.env.processes == 0 and not topology.replay_workers
 
 
 def draw(plan: Plan) -> str:

@@ -6,6 +6,7 @@ from podium.algorithms.algorithm import Individuals
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.workers.population import iterations_per_dispatch
+from podium.workers.schedule import make_schedule
 
 NUMBERS_PER_DEVICE = 1 << 24
 """Noise that a learner's device adds up in the time that it takes devices to meet, many times over."""
@@ -19,7 +20,7 @@ def check(experiment: Experiment, individuals: Individuals, mode: str) -> None:
             f"topology.mode = 'served': {name} gives each individual parameters of its own, which actors "
             "have; use inline"
         )
-    if mode == "inline" and experiment.topology.staleness == 0 and individuals.population % num_envs:
+    if mode == "inline" and make_schedule(experiment.topology.staleness).in_turns and individuals.population % num_envs:
         raise ConfigError(
             f"algorithm.population = {individuals.population}: at topology.staleness = 0 each environment plays the "
             f"same number of individuals, so it must be a multiple of env.num_envs = {num_envs}"

@@ -47,10 +47,9 @@ def make_program(plan: "Plan", payload: dict[str, Any] | None = None) -> Program
 
 def draw_program(plan: "Plan") -> str:
     """The program as text, and what keeps its parts in step."""
-    staleness = plan.experiment.topology.staleness
     where = "threads of one process" if plan.in_one_process else "processes of this machine"
     credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {plan.buffers} buffer(s) each"
-    return f"{draw(make_program(plan))}{credit}: at most {staleness} version(s) ahead; {where}\n"
+    return f"{draw(make_program(plan))}{credit}: at most {plan.schedule.ahead} version(s) ahead; {where}\n"
 
 
 def _edges(plan: "Plan", layouts: Layouts, readers: tuple[str, ...]) -> list[Edge]:

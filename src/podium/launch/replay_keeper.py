@@ -9,6 +9,7 @@ from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.launch.memory import room_at_learner, room_at_shards
 from podium.protocol.streams import MOST_ROWS
+from podium.workers.schedule import make_schedule
 
 
 def choose(
@@ -49,7 +50,7 @@ def check_workers(
         raise ConfigError(f"{where} {experiment.algorithm.name} has no replay; use 0, or an off-policy algorithm")
     if actors % workers:
         raise ConfigError(f"{where} must divide topology.actors = {actors}")
-    if topology.staleness == 0:  # before learning starts there is no newer version to wait for
+    if make_schedule(topology.staleness).in_turns:  # before learning starts there is no newer version to wait for
         raise ConfigError(
             "topology.staleness = 0: must be at least 1 with topology.replay_workers, which nobody waits for"
         )
@@ -77,7 +78,7 @@ def _against(experiment: Experiment) -> list[str]:
         setting
         for setting, needed in (
             ("topology.mode=inline", topology.mode == "fused"),
-            ("topology.staleness=1", topology.staleness == 0),
+            ("topology.staleness=1", make_schedule(topology.staleness).in_turns),
             ("topology.transport=auto", topology.transport == "memory"),
         )
         if needed

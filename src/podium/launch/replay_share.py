@@ -32,7 +32,7 @@ def make_share(plan: "Plan", layouts: Layouts) -> Share:
     return Share(
         steps=steps / parts,
         starts=max(math.ceil(steps), -(-experience.starts // shards)),
-        ahead=(plan.experiment.topology.staleness + 1) * parts,
+        ahead=plan.schedule.credits(parts),
         updates=part,
         rows=rows,
     )

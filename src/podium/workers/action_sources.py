@@ -16,6 +16,7 @@ from podium.core.types import ActInput, Tree
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterReader
 from podium.workers.layout import ActAnswer, ActRequest, Layouts
+from podium.workers.schedule import Schedule
 
 
 class Choice(NamedTuple):
@@ -113,11 +114,11 @@ class InlineActions(ActionSource):
     when the actor says so.
     """
 
-    def __init__(self, algorithm: Algorithm, layouts: Layouts, reader: ParameterReader, staleness: int) -> None:
+    def __init__(self, algorithm: Algorithm, layouts: Layouts, reader: ParameterReader, schedule: Schedule) -> None:
         self._act = jit_act(algorithm)
         self._layouts = layouts
         self._weights = Weights(layouts, reader)
-        self._staleness = staleness
+        self._in_turns = schedule.in_turns
         self._pending: list[tuple[int, ActRequest]] = []
         self._batches: dict[int, list[np.ndarray]] = {}
         self._acts = self._rows = 0
@@ -131,12 +132,12 @@ class InlineActions(ActionSource):
             return
         if self.version is None:
             self.refresh(timeout)
-        elif self._staleness:
+        elif not self._in_turns:
             self.refresh(0.0)
         if self.version is None:
             return
         pending, self._pending = self._pending, []
-        if len(pending) > 1 and self._staleness:
+        if len(pending) > 1 and not self._in_turns:
             yield from self._choose_together(pending)
             return
         for slot, request in pending:
@@ -149,7 +150,7 @@ class InlineActions(ActionSource):
     def warm_up(self, request: ActRequest, slots: int) -> None:
         zeros = self._weights.zeros()
         jax.block_until_ready(self._act(zeros, request))
-        while self._staleness and slots > 1:
+        while not self._in_turns and slots > 1:
             jax.block_until_ready(self._act(zeros, self._merge([request] * slots)))
             slots = (1 << (slots - 1).bit_length()) // 2
 

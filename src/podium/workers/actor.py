@@ -24,6 +24,7 @@ from podium.protocol.streams import Buffer, FragmentHeader, SampleSender
 from podium.runs.accounting import ActorAccount
 from podium.workers.action_sources import ActionSource
 from podium.workers.layout import Layouts
+from podium.workers.schedule import Schedule
 from podium.workers.slot import EnvSlot, Page
 from podium.workers.worker_loop import run_worker_loop
 
@@ -39,13 +40,12 @@ class Actor:
     """Fills fragments from host environments, in a thread or in a process of its own.
 
     slots = [EnvSlot(0, env, layouts, 0.99)]
-    actor = Actor(slots, policy, sender, layouts, algorithm.rollouts, key, account, staleness=1)
+    actor = Actor(slots, policy, sender, layouts, algorithm.rollouts, key, account, make_schedule(1))
     actor.warm_up()
     actor.run(stop)
 
-    `beat` is given the metrics about once a second. `reconnect` is called before each fragment and whenever the actor
-    has
-    waited for 0.2 s: it may rebind the streams to a learner that has come back. Nothing that it was given is closed.
+    `beat` is given the metrics about once a second. `reconnect` is called before each fragment and after each 0.2 s of
+    waiting: it may rebind the streams to a learner that has come back. Nothing that it was given is closed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Actor:
         experience: Rollouts,
         key: jax.Array,
         account: ActorAccount,
-        staleness: int,
+        schedule: Schedule,
         beat: Callable[[dict[str, float]], None] = lambda metrics: None,
         reconnect: Callable[[], None] = lambda: None,
     ) -> None:
@@ -67,7 +67,7 @@ class Actor:
         self._layouts = layouts
         self._experience = experience
         self._account = account
-        self._staleness = staleness
+        self._schedule = schedule
         self._beat = beat
         self._reconnect = reconnect
         self._keys = jax.jit(lambda env_ids, step: _key_data(key, env_ids, experience.length, step))
@@ -145,7 +145,7 @@ class Actor:
         header = FragmentHeader(POLICY, slot.number, self._sequence, slot.version, slot.steps, self._committed)
         self._sequence += 1
         self._account.commit(header.sequence, slot.steps)
-        if self._staleness == 0:
+        if self._schedule.in_turns:
             slot.mark(slot.fragment + 1)
         self._sender.commit(page.buffer, header)
         slot.fragment += 1
@@ -165,7 +165,7 @@ class Actor:
         return self._begin_due()
 
     def _begin_due(self) -> bool:
-        if self._staleness == 0 and len(self._idle) == len(self._slots):
+        if self._schedule.in_turns and len(self._idle) == len(self._slots):
             self._policy.refresh(0.0)
         self._acquire(0.0)
         begun = []
@@ -183,13 +183,11 @@ class Actor:
         """Whether a slot may begin its next fragment, given a buffer.
 
         Not if it is a whole fragment ahead of another: while that one fills its fragment, updates would be made of
-        the others' alone, and its versions would be too old by the time it is full. At staleness 0, not before there
-        is a version that it has not filled a fragment with: credit may come before parameters.
+        the others' alone, and its versions would be too old by the time it is full.
         """
         if slot.begun > min(other.begun for other in self._slots):
             return False
-        known = self._policy.version
-        return self._staleness > 0 or (known is not None and (slot.version is None or known > slot.version))
+        return self._schedule.may_begin(slot.version, self._policy.version)
 
     def _begin(self, place: int, buffer: Buffer) -> None:
         # Not only when there is nothing to do: a learner that was restored gives credit for what it drops, and an actor
@@ -199,10 +197,7 @@ class Actor:
         page = self._pages.get(buffer.index)
         if page is None or page.buffer.arrays is not buffer.arrays:  # a sender that was rebound may have others
             page = self._pages[buffer.index] = Page(buffer, self._layouts)
-        fragment = slot.fragment
-        if self._staleness == 0:
-            assert self._policy.version is not None
-            fragment = self._policy.version.update
+        fragment = self._schedule.number(slot.fragment, self._policy.version)
         step = np.uint32((1 + fragment * self._experience.length) % 2**32)
         slot.begin(page, fragment, np.asarray(self._keys(slot.env_ids, step)))
         self._ask(place)

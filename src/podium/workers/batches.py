@@ -16,6 +16,7 @@ from podium.protocol.schema import Version
 from podium.protocol.streams import Received, SampleReceiver
 from podium.runs.accounting import Booking, LearnerAccount
 from podium.workers.layout import Layouts, Record, rows_axis
+from podium.workers.schedule import Schedule
 
 
 @dataclass
@@ -33,11 +34,10 @@ class Batch:
 class Assembler:
     """Takes fragments of `slot` rows as they arrive, drops those that are too old, and puts the rest together.
 
-    assembler = Assembler(receiver, account, layouts, slots=4, staleness=1, first=Version(0, 0))
+    assembler = Assembler(receiver, account, layouts, slots=4, schedule=make_schedule(1), first=Version(0, 0))
     batch = assembler.next(timeout=0.2)        # for update 0, then for update 1, ...
 
     Fragments are copied once, into arrays that are the learner's own; a single slot's are trained on where they lie.
-    With `welcome_old`, which replay sets, nothing is too old.
     """
 
     def __init__(
@@ -46,17 +46,15 @@ class Assembler:
         account: LearnerAccount,
         layouts: Layouts,
         slots: int,
-        staleness: int,
+        schedule: Schedule,
         first: Version,
-        welcome_old: bool = False,
     ) -> None:
         self.receiver = receiver
         self.incarnation, self._update = first
         self._account = account
         self._layouts = layouts
         self._slots = slots
-        self._staleness = staleness
-        self._welcome_old = welcome_old
+        self._schedule = schedule
         self._parts: dict[int, Received] = {}
         self._bookings: dict[int, Booking] = {}
         self._alone: Record  # of the only slot
@@ -90,11 +88,9 @@ class Assembler:
         if not self._account.arrive(booking):
             received.release()
             return
-        place = header.slot if self._staleness == 0 else len(self._parts)
-        old = record.fragment.valid & (self._update - record.fragment.version > self._staleness)
-        outlived = header.version.incarnation < self.incarnation  # of a learner that died
-        if self._welcome_old:
-            old, outlived = np.zeros_like(old), False
+        place = self._schedule.place(header.slot, len(self._parts))
+        old = record.fragment.valid & self._schedule.too_old(record.fragment.version, self._update)
+        outlived = self._schedule.outlived(header.version, Version(self.incarnation, self._update))
         booking = booking._replace(stale=int(np.count_nonzero(old)))
         # A slot may have been taken, by an actor that was started again.
         if outlived or place in self._parts or 0 < steps == booking.stale:

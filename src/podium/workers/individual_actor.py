@@ -25,6 +25,7 @@ from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Act, Individual, IndividualSlot, Inputs
 from podium.workers.layout import Layout, Layouts
 from podium.workers.population import act_each
+from podium.workers.schedule import Schedule
 from podium.workers.worker_loop import run_worker_loop
 
 
@@ -69,7 +70,7 @@ class IndividualActor:
     """Plays individuals in host environments, in a thread or in a process of its own.
 
     mean = Mean(layouts.params, reader)
-    actor = IndividualActor(slots, mean, sender, layouts, algorithm, key, seed, account, staleness=1)
+    actor = IndividualActor(slots, mean, sender, layouts, algorithm, key, seed, num_envs, account, make_schedule(1))
     actor.warm_up()
     actor.run(stop)
 
@@ -87,13 +88,13 @@ class IndividualActor:
         seed: Sequence[int],
         num_envs: int,
         account: ActorAccount,
-        staleness: int,
+        schedule: Schedule,
         beat: Callable[[dict[str, float]], None] = lambda metrics: None,
         reconnect: Callable[[], None] = lambda: None,
     ) -> None:
         assert isinstance(algorithm.experience, Individuals)
         self._slots, self._mean, self._sender, self._layouts = list(slots), mean, sender, layouts
-        self._individuals, self._staleness, self._account = algorithm.experience, staleness, account
+        self._individuals, self._schedule, self._account = algorithm.experience, schedule, account
         self._beat, self._reconnect = beat, reconnect
         self._act = jit_act(algorithm, key)
         self._batch = len(layouts.record.tree(layouts.record.schema.allocate()).index)
@@ -102,8 +103,8 @@ class IndividualActor:
         self._credit_wait_s = self._act_s = 0.0
         self._deal = (
             _InOrder(self._individuals, seed, num_envs)
-            if staleness == 0
-            else _AtRandom(self._individuals, seed, staleness)
+            if schedule.in_turns
+            else _AtRandom(self._individuals, seed, schedule)
         )
 
     def warm_up(self) -> None:
@@ -156,8 +157,8 @@ class IndividualActor:
         version = self._mean.version
         if version is None:
             return False
-        if self._staleness == 0 and not self._deal.is_playing(slot):
-            if slot.version is not None and version <= slot.version:
+        if not self._deal.is_playing(slot):
+            if not self._schedule.may_begin(slot.version, version):
                 return False
             slot.version = version
             slot.restart()
@@ -189,7 +190,7 @@ class IndividualActor:
         header = FragmentHeader(POLICY, slot.number, self._sequence, oldest, steps, self._committed)
         self._account.commit(self._sequence, steps)
         self._sequence += 1
-        if self._staleness == 0:  # all that the slot plays of a population is one batch
+        if self._schedule.in_turns:  # all that the slot plays of a population is one batch
             slot.mark(oldest.update + 1)
         self._sender.commit(buffer, header)
         return True
@@ -208,12 +209,10 @@ class IndividualActor:
 class _AtRandom:
     """New noise whenever a row is free; after it the same with the other sign, around the same mean."""
 
-    def __init__(self, individuals: Individuals, seed: Sequence[int], staleness: int) -> None:
-        self._last, self._staleness = individuals.last_index, staleness
+    def __init__(self, individuals: Individuals, seed: Sequence[int], schedule: Schedule) -> None:
+        self._last, self._schedule = individuals.last_index, schedule
         self._random = np.random.default_rng(list(seed))
-        self._partners: dict[
-            tuple[int, int], tuple[Individual, Tree]
-        ] = {}  # of a row: whom the other sign is to reconnect
+        self._partners: dict[tuple[int, int], tuple[Individual, Tree]] = {}  # of a row: who plays the other sign next
 
     def is_playing(self, slot: IndividualSlot) -> bool:
         return True
@@ -224,17 +223,13 @@ class _AtRandom:
     def next(self, slot: IndividualSlot, row: int, mean: Mean) -> tuple[Individual, Tree] | None:
         place = slot.number, row
         assert mean.version is not None
-        if (partner := self._partners.pop(place, None)) is not None and self._is_welcome(partner[0], mean.version):
+        if (partner := self._partners.pop(place, None)) is not None:
             individual, params = partner
-            return individual._replace(sign=-1), params
+            if self._schedule.accepts(individual.version, mean.version):
+                return individual._replace(sign=-1), params
         individual = Individual(int(self._random.integers(0, self._last + 1)), 1, mean.version)
         self._partners[place] = individual, mean.params
         return self._partners[place]
-
-    def _is_welcome(self, individual: Individual, newest: Version) -> bool:
-        """Whether a learner that made the newest version still takes individuals of this one's."""
-        version = individual.version
-        return version.incarnation == newest.incarnation and newest.update - version.update <= self._staleness
 
 
 class _InOrder:

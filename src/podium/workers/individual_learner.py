@@ -22,6 +22,7 @@ from podium.runs.accounting import Booking, LearnerAccount
 from podium.workers.individual_records import IndividualRecords
 from podium.workers.layout import Layouts
 from podium.workers.learner import Learned
+from podium.workers.schedule import Schedule
 
 AXIS = "individuals"
 EVERY = slice(None)
@@ -30,18 +31,18 @@ EVERY = slice(None)
 class Gathering:
     """The population of the next update, as its individuals come in.
 
-    gathering = Gathering(individuals, layouts, slots=4, staleness=1)
+    gathering = Gathering(individuals, layouts, make_schedule(1), devices=1)
     gathering.take(records, place, booking)
     if gathering.full: update(gathering.played(table))
     """
 
-    def __init__(self, individuals: Individuals, layouts: Layouts, slots: int, staleness: int, devices: int) -> None:
+    def __init__(self, individuals: Individuals, layouts: Layouts, schedule: Schedule, devices: int) -> None:
         example: IndividualRecords = layouts.record.tree(layouts.record.schema.allocate())
         self._batch, self._population = len(example.index), individuals.population
         self._seen_like = example.seen
-        self._synchronous, self._slots, self._devices = staleness == 0, slots, devices
+        self._schedule, self._devices = schedule, devices
         # A batch is taken whole, so that the last one may bring some more than are needed.
-        most = individuals.population if self._synchronous else individuals.population + self._batch - 1
+        most = individuals.population + (0 if schedule.in_turns else self._batch - 1)
         most = -(-most // devices) * devices
         self.index, self.lengths, self.version = (np.zeros(most, np.int32) for _ in range(3))
         self.sign, self.returns, self.valid = (
@@ -63,11 +64,11 @@ class Gathering:
     @property
     def full(self) -> bool:
         """Whether all are there."""
-        return len(self.bookings) == self._slots if self._synchronous else self.filled >= self._population
+        return self.filled >= self._population
 
     def take(self, records: IndividualRecords, place: int, booking: Booking, kept: Any = EVERY) -> None:
         """Copy these individuals of a batch: all, unless there are indices of some."""
-        start = place * self._batch if self._synchronous else self.filled
+        start = self._schedule.place(place * self._batch, self.filled)
         end = start + (self._batch if kept is EVERY else len(kept))
         self.index[start:end], self.sign[start:end] = records.index[kept], records.sign[kept]
         self.returns[start:end], self.lengths[start:end] = records.returns[kept], records.lengths[kept]
@@ -106,8 +107,8 @@ class Gathering:
 class IndividualLearner:
     """Learns from whoever sends records of individuals; it is driven as `Learner` is.
 
-    worker = IndividualLearner(algorithm, layouts, state, key, version, receiver, publisher, account, slots, staleness,
-                           devices=jax.local_devices()[:1])
+    worker = IndividualLearner(algorithm, layouts, state, key, version, receiver, publisher, account, make_schedule(1),
+                               devices=jax.local_devices()[:1])
     with worker:
         learned = worker.step(timeout=1.0)       # None: the population is not complete yet
     """
@@ -122,8 +123,7 @@ class IndividualLearner:
         receiver: SampleReceiver,
         publisher: ParameterPublisher,
         account: LearnerAccount,
-        slots: int,
-        staleness: int,
+        schedule: Schedule,
         devices: Sequence[Any],
     ) -> None:
         assert isinstance(algorithm.experience, Individuals)
@@ -131,9 +131,9 @@ class IndividualLearner:
         self.waited_s = 0.0
         self._algorithm, self._layouts, self._individuals = algorithm, layouts, algorithm.experience
         self._receiver, self._publisher, self._account = receiver, publisher, account
-        self._staleness = staleness
+        self._schedule = schedule
         self._updates = self._late = 0
-        self._gathering = Gathering(self._individuals, layouts, slots, staleness, len(devices))
+        self._gathering = Gathering(self._individuals, layouts, schedule, len(devices))
         mesh = Mesh(np.array(devices), (AXIS,))
         # The state too: an update returns it so placed, and for another placement it would be compiled once more.
         placed = state, self._individuals.table.numbers
@@ -206,12 +206,12 @@ class IndividualLearner:
         steps = int(records.lengths.sum())
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
         if self._account.arrive(booking):
-            place = header.slot if self._staleness == 0 else len(self._gathering.bookings)
+            place = self._schedule.place(header.slot, len(self._gathering.bookings))
             # Of a learner that died; or of a slot that was taken over by an actor which was started again.
-            if header.version.incarnation < self.version.incarnation or place in self._gathering.bookings:
+            if self._schedule.outlived(header.version, self.version) or place in self._gathering.bookings:
                 self._late += len(records.index)
                 self._account.stale([booking])
-            elif self.version.update - header.version.update <= self._staleness:  # the oldest of them
+            elif self._schedule.accepts(header.version, self.version):  # the oldest of them
                 self._gathering.take(records, place, booking)
             else:
                 self._sort_out(records, place, booking)
@@ -219,7 +219,7 @@ class IndividualLearner:
 
     def _sort_out(self, records: IndividualRecords, place: int, booking: Booking) -> None:
         """Of a batch with some that are late, take the others."""
-        late = self.version.update - records.version > self._staleness
+        late = self._schedule.too_old(records.version, self.version.update)
         self._late += int(np.count_nonzero(late))
         if late.all():
             self._account.stale([booking])

@@ -8,6 +8,7 @@ import numpy as np
 from podium.algorithms.algorithm import Individuals, Seen
 from podium.core.specs import EnvSpec
 from podium.workers.observation_moments import seen_shapes
+from podium.workers.schedule import Schedule
 
 BATCHES = 4
 """In how many parts a slot sends its share of a population, where nobody waits for anybody: the fewer, the longer the
@@ -25,14 +26,9 @@ class IndividualRecords(NamedTuple):
     seen: Seen | None  # by all of them together
 
 
-def records_per_batch(individuals: Individuals, slots: int, staleness: int) -> int:
-    """With staleness 0, all individuals that a slot plays of a population; else as many as are soon together."""
-    return max(1, individuals.population // (slots if staleness == 0 else BATCHES * slots))
-
-
-def record_shapes(individuals: Individuals, spec: EnvSpec, slots: int, staleness: int) -> IndividualRecords:
+def record_shapes(individuals: Individuals, spec: EnvSpec, slots: int, schedule: Schedule) -> IndividualRecords:
     """Shapes of a batch."""
-    n = records_per_batch(individuals, slots, staleness)
+    n = max(1, individuals.population // (schedule.parts(BATCHES) * slots))
 
     def column(dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((n,), np.dtype(dtype))

@@ -20,6 +20,7 @@ from podium.envs.wrappers import parse_wrappers
 from podium.ops.random_keys import run_key
 from podium.protocol.schema import Field, Schema
 from podium.workers.individual_records import record_shapes
+from podium.workers.schedule import make_schedule
 
 
 class Episodes(NamedTuple):
@@ -99,8 +100,8 @@ def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, ro
     )
     answer = ActAnswer(_without_rows(action), _without_rows(extras), _without_rows(memory))
     if isinstance(algorithm.experience, Individuals):
-        slots, staleness = experiment.env.num_envs // rows, experiment.topology.staleness
-        record = record_shapes(algorithm.experience, spec, slots, staleness)
+        slots, schedule = experiment.env.num_envs // rows, make_schedule(experiment.topology.staleness)
+        record = record_shapes(algorithm.experience, spec, slots, schedule)
     else:
         record = _record(spec, algorithm.rollouts.length, rows, action, extras, memory)
     return Layouts(

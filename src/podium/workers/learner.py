@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from podium.algorithms import learning
-from podium.algorithms.algorithm import Algorithm, Fragments, Replay
+from podium.algorithms.algorithm import Algorithm, Replay
 from podium.core.types import Fragment, Tree
 from podium.ops.compiling import jit_learning
 from podium.protocol.schema import Version
@@ -21,6 +21,7 @@ from podium.protocol.streams import ParameterPublisher, SampleReceiver
 from podium.runs.accounting import LearnerAccount
 from podium.workers.batches import Assembler, Prefetch
 from podium.workers.layout import Layouts
+from podium.workers.schedule import Schedule
 
 ROUND = 64
 """Updates from replay in one program at most: as it runs, the process hears no signal and gives no sign of life."""
@@ -86,7 +87,7 @@ class _FromReplay:
 class Learner:
     """Learns from whoever sends fragments.
 
-    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, account, slots, staleness)
+    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, account, slots, schedule)
     with worker:
         learned = worker.step(timeout=1.0)       # None: no batch yet
     """
@@ -103,7 +104,7 @@ class Learner:
         publisher: ParameterPublisher,
         account: LearnerAccount,
         slots: int,
-        staleness: int,
+        schedule: Schedule,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = state
@@ -111,15 +112,14 @@ class Learner:
         self.version = version
         self.waited_s = 0.0
         self._updates = 0
-        self._ages = np.zeros(staleness + 1, np.int64)  # valid steps by the age of their version
+        self._ages = np.zeros(schedule.ahead + 1, np.int64)  # valid steps by the age of their version
         self._algorithm = algorithm
         self._layouts = layouts
         self._publisher = publisher
         self._account = account
         make = _FromReplay if isinstance(algorithm.experience, Replay) else _FromFragments
         self._learn = make(algorithm, key, beat)
-        welcome_old = not isinstance(algorithm.experience, Fragments)
-        self._assembler = Assembler(receiver, account, layouts, slots, staleness, version, welcome_old)
+        self._assembler = Assembler(receiver, account, layouts, slots, schedule, version)
         self._prefetch = Prefetch(self._assembler)
 
     def warm_up(self) -> None:
