@@ -11,7 +11,8 @@ import pytest
 from algorithms import toy_runs
 from algorithms.toy_runs import SPEC, B, T, assert_close, one_update, random_fragment, run
 from podium.algorithms import a2c, minibatches, registry
-from podium.core.algorithm_configs import A2CConfig
+from podium.algorithms.optimizers import part_done
+from podium.core.algorithm_configs import A2CConfig, PPOConfig
 from podium.core.config import Experiment, NetworkConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import Array, Box, EnvSpec
@@ -107,6 +108,19 @@ def test_gradients_are_scaled_down_to_the_norm_and_followed_by_adam():
     assert float(metrics["learning_rate"]) == pytest.approx(0.01)
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), before.params.network, after.params.network)
     assert 0.005 < max(jax.tree.leaves(moved)) <= 0.0101
+
+
+@pytest.mark.parametrize("before", [2**30 + 1, 2**32 - 1])
+@pytest.mark.parametrize("own", [A2CConfig(fragment_length=T), PPOConfig(fragment_length=T, minibatch_size=T * B)])
+def test_the_steps_of_a_schedule_are_counted_exactly_beyond_a_billion(own: A2CConfig | PPOConfig, before: int):
+    config, fragment = toy_runs.small(own), random_fragment()
+    algorithm = registry.make(config, SPEC)
+    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    state = state._replace(steps=jnp.asarray([before % 2**32, before // 2**32], jnp.uint32))
+    after, _, _ = jax.jit(algorithm.update)(state, fragment, jax.random.key(0))
+    low, high = (int(word) for word in after.steps)
+    assert high * 2**32 + low == before + int(fragment.valid.sum())
+    np.testing.assert_allclose(part_done(after.steps, 2**33), before / 2**33, rtol=1e-6)
 
 
 def test_a_linear_schedule_counts_valid_steps_and_ends_at_zero():

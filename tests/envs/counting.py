@@ -36,6 +36,22 @@ class Counting(gymnasium.Env):
         return np.full((4, 6, 3), self.count, np.uint8)
 
 
+class Reusing(Counting):
+    """Returns one array all the time, and writes each observation over the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = np.zeros(1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.buffer[...], info = super().reset(seed=seed)
+        return self.buffer, info
+
+    def step(self, action: Any) -> Any:
+        self.buffer[...], *rest = super().step(action)
+        return self.buffer, *rest
+
+
 class Broken(Counting):
     """Breaks in one of several ways at its second step, if its seed is 7."""
 

@@ -2,20 +2,23 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
-from envs.counting import Counting, make_counting
+from envs.counting import Counting, Reusing, make_counting
 from podium.core.config import EnvConfig
 from podium.core.errors import ConfigError, EnvError
 from podium.core.specs import Array
 from podium.envs.envpool import EnvPoolEnv
+from podium.envs.envpool_plan import plan_gymnasium
 from podium.envs.gymnasium import GymnasiumEnv
 from podium.envs.processes import ProcessesEnv
 from podium.envs.registry import list_envs, resolve
 from podium.envs.testing import check_host_env, copy_step
-from podium.envs.wrappers import HostFrameStack
+from podium.envs.wrappers import HostFrameStack, parse_wrappers
 
 
 def test_envpool_steps_a_gymnasium_id_that_it_has() -> None:
@@ -108,10 +111,36 @@ def test_wrappers_by_name(config: EnvConfig, obs: list, rewards: list) -> None:
     check_host_env(found.make_host, steps=20, clips_rewards=True)
 
 
-def test_the_return_is_counted_before_a_wrapper_changes_rewards() -> None:
-    env = resolve(EnvConfig("envs.counting:make_counting", wrappers=("envs.counting:Doubled",))).make_host([1])
+@pytest.mark.parametrize("repeat", [(), ("action_repeat(2)",)], ids=["each step", "repeated"])
+@pytest.mark.parametrize(("make", "wrap"), [("make_counting", "Doubled"), ("make_counting_jax", "double_jax")])
+def test_the_return_is_counted_before_a_wrapper_changes_rewards(make: str, wrap: str, repeat: tuple[str, ...]) -> None:
+    config = EnvConfig(f"envs.counting:{make}", wrappers=(f"envs.counting:{wrap}", *repeat))
+    env = resolve(config).make_host([1])
     env.reset()
-    assert [env.step(np.zeros(1, int)).episode_return[0] for _ in range(3)] == [1, 3, 6]
+    returns = [float(env.step(np.zeros(1, int)).episode_return[0]) for _ in range(5)]
+    assert returns == ([3, 6, 0, 3, 6] if repeat else [1, 3, 6, 0, 1])
+
+
+def test_frames_are_kept_where_an_environment_writes_the_next_over_the_last() -> None:
+    env = resolve(EnvConfig("reusing"), factory=Reusing).make_host([1])
+    stacked = resolve(EnvConfig("reusing", wrappers=("frame_stack(3)",)), factory=Reusing).make_host([1])
+    env.reset(), stacked.reset()
+    assert [env.step(np.zeros(1, int)).obs.tolist() for _ in range(2)] == [[[1]], [[2]]]
+    assert [stacked.step(np.zeros(1, int)).obs.tolist() for _ in range(2)] == [[[0, 0, 1]], [[0, 1, 2]]]
+
+
+def test_gymnasium_steps_a_mujoco_model_of_one_s_own(tmp_path: Path) -> None:
+    model = Path(gymnasium.__file__).parent / "envs/mujoco/assets/hopper.xml"
+    own = tmp_path / "robot.xml"
+    own.write_text(model.read_text().replace('damping="1"', 'damping="2"'))
+    found = resolve(EnvConfig("Hopper-v5", kwargs={"xml_file": str(own)}))
+    assert found.library == "gymnasium"
+    env = found.make_host([1])
+    env.reset()
+    assert np.isfinite(env.step(np.zeros((1, 3))).obs).all()
+    env.close()
+    with pytest.raises(ConfigError, match="EnvPool steps its own models only; use gymnasium:Hopper-v5"):
+        resolve(EnvConfig("envpool:Hopper-v5", kwargs={"xml_file": str(own)}))
 
 
 def test_wrappers_in_envpool_terms() -> None:
@@ -142,6 +171,22 @@ def test_atari_is_the_same_task_in_both_libraries() -> None:
         if step.terminated[0]:
             ends.append(bool(step.episode_over[0]))
     assert ends == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(("env_id", "sticky"), [("PongNoFrameskip-v4", 0), ("Pong-v4", 0), ("Pong-v0", 0.25)])
+def test_old_names_of_games_are_listed_and_played_as_in_the_papers(env_id: str, sticky: float) -> None:
+    assert (env_id, "gymnasium") in list_envs(env_id)
+    found = resolve(EnvConfig(env_id, wrappers=("atari",)))
+    own = resolve(EnvConfig(f"gymnasium:{env_id}", wrappers=("atari",)))
+    assert (found.library, own.library) == ("envpool", "gymnasium")
+    assert found.spec == own.spec == resolve(EnvConfig("ALE/Pong-v5", wrappers=("atari",))).spec
+    games = [env.unwrapped for env in own.make_host([1])._rows._envs]  # pyright: ignore[reportAttributeAccessIssue]
+    assert [game._frameskip for game in games] == [1], "the wrapper skips frames, the game does not"
+    assert [game.ale.getFloat("repeat_action_probability") for game in games] == [sticky]
+    plan = plan_gymnasium(EnvConfig(env_id), parse_wrappers(("atari",)))
+    assert plan is not None
+    assert (plan.name, plan.options["repeat_action_probability"]) == ("Pong-v5", sticky)
+    assert resolve(EnvConfig(env_id)).spec.observation == Array((210, 160, 3), "uint8"), "as it is, without the wrapper"
 
 
 @pytest.mark.parametrize("library", ["gymnasium", "envpool"])
@@ -265,6 +310,7 @@ def test_an_own_batch_that_saves_what_no_checkpoint_could_hold_is_told_at_once(h
         ("envpool", "envpool:CartPole-v1", r'pip install "podium-rl\[envpool\]"'),
         ("gymnax", "gymnax:CartPole-v1", r'pip install "podium-rl\[gymnax\]"'),
         ("ale_py", "ALE/Pong-v5", r'pip install "podium-rl\[atari\]"'),
+        ("ale_py", "PongNoFrameskip-v4", r'pip install "podium-rl\[atari\]"'),
         ("Box2D", "gymnasium:LunarLander-v3", r'pip install "podium-rl\[box2d\]"'),
     ],
 )

@@ -17,7 +17,7 @@ from podium.algorithms import stochastic_policy as policies
 from podium.algorithms.advantages import Estimate, Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import add_up
-from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, descend
+from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, count_on, descend, part_done
 from podium.algorithms.stochastic_policy import Params, StochasticPolicy, normalize
 from podium.core.algorithm_configs import A2CConfig
 from podium.core.config import Experiment
@@ -34,7 +34,7 @@ class TrainState(NamedTuple):
     params: Params
     optimizer: optax.OptState
     returns: statistics.RunningStatistics
-    steps: jax.Array  # valid steps trained on, which the schedule counts in
+    steps: jax.Array  # uint32[2] by `count_on`: valid steps trained on, which the schedule counts in
     hyper: dict[str, jax.Array]
 
 
@@ -112,7 +112,7 @@ class A2C:
             params=params,
             optimizer=COARSE_ADAM.init(_trained(params)),
             returns=statistics.init(jnp.zeros(())),
-            steps=jnp.zeros(()),
+            steps=jnp.zeros(2, jnp.uint32),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
 
@@ -126,7 +126,7 @@ class A2C:
             seen = jax.tree.map(lambda x: x[:-1], batch.obs)
             params = params._replace(observations=statistics.update(params.observations, seen, batch.valid, axis))
         metrics = _report(sums) | {"learning_rate": self.learning_rate(state)}
-        steps = state.steps + add_up(jnp.sum(batch.valid), axis)
+        steps = count_on(state.steps, add_up(jnp.sum(batch.valid), axis))
         return state._replace(params=params, optimizer=optimizer, steps=steps), metrics, ()
 
     def train(
@@ -189,7 +189,7 @@ class A2C:
         return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        progress = state.steps / self.experiment.limits.total_steps
+        progress = part_done(state.steps, self.experiment.limits.total_steps)
         return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def prepare(self, state: TrainState, batch: Fragment) -> Fragment:

@@ -110,7 +110,8 @@ class DQN:
 
     def learning_rate(self, state: TrainState) -> jax.Array:
         steps = self.config.learning_starts + state.steps / self.config.update_ratio
-        return anneal(state.hyper["learning_rate"], self.config.schedule, steps / self.experiment.limits.total_steps)
+        progress = steps / float(self.experiment.limits.total_steps)
+        return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
         obs = jax.tree.map(lambda x: x[None], inputs.obs)

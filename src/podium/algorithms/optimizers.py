@@ -39,6 +39,17 @@ def clip(gradient: Tree, norm: jax.Array) -> Tree:
     return jax.tree.map(lambda g: shrink * g, gradient)
 
 
+def count_on(steps: jax.Array, more: jax.Array) -> jax.Array:
+    """A count of steps, uint32[2] (low, high), `more` later. Exact, where a float32 stands still near 2**30."""
+    low = steps[0] + more.astype(jnp.uint32)
+    return jnp.stack([low, steps[1] + (low < steps[0])])
+
+
+def part_done(steps: jax.Array, total: int) -> jax.Array:
+    """A count of steps as part of all steps."""
+    return (steps[0] + 2.0**32 * steps[1]) / float(total)  # an int beyond 2**31 would overflow
+
+
 def anneal(rate: jax.Array, schedule: str, progress: jax.Array) -> jax.Array:
     """A rate after this part of the run: as it is, or by a `linear` schedule, which ends at 0."""
     return rate * jnp.maximum(0.0, 1 - progress) if schedule == "linear" else rate

@@ -16,7 +16,7 @@ from podium.algorithms import stochastic_policy as policies
 from podium.algorithms.advantages import Estimator, by_gae
 from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import ROWS_PER_CORE, add_up
-from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, descend
+from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, count_on, descend, part_done
 from podium.algorithms.steps import Steps, explained_variance, to_items, to_rows, weigh
 from podium.algorithms.stochastic_policy import Params, StochasticPolicy, normalize
 from podium.core.algorithm_configs import PPOConfig
@@ -36,7 +36,7 @@ class TrainState(NamedTuple):
     optimizer: dict[str, optax.OptState]  # of each part of the parameters, see `PPO.split`
     returns: statistics.RunningStatistics
     kl_coef: jax.Array
-    steps: jax.Array  # valid steps trained on, which schedules count in
+    steps: jax.Array  # uint32[2] by `count_on`: valid steps trained on, which schedules count in
     hyper: dict[str, jax.Array]
 
 
@@ -94,7 +94,7 @@ class PPO:
             optimizer={name: COARSE_ADAM.init(part) for name, part in self.split(params).items()},
             returns=statistics.init(jnp.zeros(())),
             kl_coef=jnp.ones(()),
-            steps=jnp.zeros(()),
+            steps=jnp.zeros(2, jnp.uint32),
             hyper={name: jnp.float32(value) for name, value in hyper.items()},
         )
 
@@ -225,7 +225,7 @@ class PPO:
         return descend(part, clip(gradient, start.hyper["max_grad_norm"]), self.learning_rate(start), COARSE_ADAM)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        progress = state.steps / self.experiment.limits.total_steps
+        progress = part_done(state.steps, self.experiment.limits.total_steps)
         return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def loss(self, parts: dict[str, Tree], start: TrainState, rows: Steps) -> tuple[jax.Array, dict]:
@@ -286,7 +286,7 @@ class PPO:
         if self.config.objective == "adaptive_kl":
             kl = metrics["kl"]
             coef = jnp.where(kl > 1.5 * target, coef * 2, jnp.where(kl < target / 1.5, coef / 2, coef))
-        steps = state.steps + add_up(jnp.sum(batch.valid), axis)
+        steps = count_on(state.steps, add_up(jnp.sum(batch.valid), axis))
         return state._replace(params=params, kl_coef=jnp.clip(coef, 1e-4, 1e4), steps=steps)
 
 

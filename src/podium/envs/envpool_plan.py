@@ -23,9 +23,10 @@ class EnvPoolPlan:
 def plan_gymnasium(config: EnvConfig, wrappers: Sequence[Wrapper]) -> EnvPoolPlan | None:
     """How EnvPool would step a Gymnasium id, or None where Gymnasium has to."""
     name, kwargs = config.id, dict(config.kwargs)
-    if name.startswith(gymnasium_ids.ATARI_PREFIX) and wrappers and wrappers[0].name == "atari":
-        name = name.removeprefix(gymnasium_ids.ATARI_PREFIX)
-        kwargs = {"repeat_action_probability": 0.25, **kwargs}  # Gymnasium's default for the v5 games
+    game = gymnasium_ids.find_game(name)
+    if game is not None and wrappers and wrappers[0].name == "atari":
+        name = f"{game[0]}-v5"
+        kwargs = {"repeat_action_probability": game[1]["repeat_action_probability"], **kwargs}
     if name not in envpool.list_ids():
         return None
     try:
@@ -38,6 +39,8 @@ def plan_gymnasium(config: EnvConfig, wrappers: Sequence[Wrapper]) -> EnvPoolPla
 
 def translate(name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper]) -> EnvPoolPlan:
     """Wrappers as EnvPool's options, as far as they can be."""
+    if "xml_file" in kwargs:
+        raise ConfigError(f"env.kwargs = {dict(kwargs)!r}: EnvPool steps its own models only; use gymnasium:{name}")
     options, repeat, stacks = dict(kwargs), 1, []
     for wrapper in wrappers:
         match wrapper:

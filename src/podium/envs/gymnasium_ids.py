@@ -1,6 +1,7 @@
 """Gymnasium environments by id: which there are, and how one is made."""
 
 import importlib
+import re
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,7 +11,8 @@ import gymnasium
 
 from podium.core.errors import ConfigError
 
-ATARI_PREFIX = "ALE/"
+GAME = re.compile(r"(?:ALE/(?P<name>\w+)|(?P<old>\w+?)(?:NoFrameskip|Deterministic)?)-v\d+")
+"""An ALE game by its new name (ALE/Pong-v5) or by one of its old ones (Pong-v0, PongNoFrameskip-v4)."""
 
 
 def list_ids() -> list[str]:
@@ -26,8 +28,16 @@ def import_games() -> None:
         import ale_py
     except ImportError:
         raise ConfigError('env.id: ALE games need ale-py: pip install "podium-rl[atari]"') from None
-    if f"{ATARI_PREFIX}Pong-v5" not in gymnasium.registry:
+    if "ALE/Pong-v5" not in gymnasium.registry:
         gymnasium.register_envs(ale_py)
+
+
+def find_game(env_id: str) -> tuple[str, Mapping[str, Any]] | None:
+    """The name and the settings of an ALE game that is registered: ("Pong", {"frameskip": 1, ...}), whatever its id."""
+    spec, match = gymnasium.registry.get(env_id), GAME.fullmatch(env_id)
+    if spec is None or match is None or not str(spec.entry_point).startswith("ale_py"):
+        return None
+    return match["name"] or match["old"], spec.kwargs
 
 
 def has_id(env_id: str) -> bool:
@@ -38,19 +48,23 @@ def has_id(env_id: str) -> bool:
             importlib.import_module(module)
         except ModuleNotFoundError:
             return False
-    if name.startswith(ATARI_PREFIX):
+    if name.startswith("ALE/") or "NoFrameskip" in name:
         import_games()
+    elif name not in gymnasium.registry:
+        with suppress(ConfigError):  # it may be no game at all
+            import_games()
     return name in gymnasium.registry
 
 
 def make(env_id: str, kwargs: Mapping[str, Any], render: bool = False) -> gymnasium.Env:
     """One environment; in a spawned process too, where ALE games must be registered again."""
-    if env_id.startswith(ATARI_PREFIX):
-        import_games()
+    has_id(env_id)
     options = {**kwargs, "render_mode": "rgb_array"} if render else dict(kwargs)
+    # by its spec, a game of an old name is made without the advice to take another
+    named = gymnasium.registry[env_id] if find_game(env_id) else env_id
     try:
         # the checker's wrapper would look at each step; we check shapes and dtypes ourselves
-        return gymnasium.make(env_id, disable_env_checker=True, **options)
+        return gymnasium.make(named, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"env.id = {env_id!r}: {install_line(str(error))}") from None
     except ModuleNotFoundError as error:

@@ -1,6 +1,7 @@
 """Wrappers inside one Gymnasium environment: frame stack, action repeat, time limit, Atari, a user's own."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -50,12 +51,12 @@ class FrameStack(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         observation, info = self.env.reset(**kwargs)
-        self._frames = [observation] * self._count
+        self._frames = [deepcopy(observation)] * self._count  # the environment may overwrite its own
         return _stack(self.env.observation_space, self._frames), info
 
     def step(self, action: Any) -> Any:
         observation, *rest = self.env.step(action)
-        self._frames = [*self._frames[1:], observation]
+        self._frames = [*self._frames[1:], deepcopy(observation)]
         return _stack(self.env.observation_space, self._frames), *rest
 
 

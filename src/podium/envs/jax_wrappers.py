@@ -1,6 +1,7 @@
 """Wrappers of one JAX environment, and the batch of them that resets itself (the fused mode's inner loop)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +32,36 @@ class RowState(NamedTuple):
     done: Any
     episode_return: Any
     episode_length: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Tallied:
+    """What a user's wrapper gets as the state of its environment: the state itself, and the task's return so far."""
+
+    env: Tree
+    episode_return: Any
+
+
+def tally(env: JaxEnv) -> JaxEnv:
+    """Sum the task's own rewards in the state, inside of wrappers that may change them."""
+
+    def reset(key: Any) -> tuple[Tree, Tree]:
+        state, obs = env.reset(key)
+        return Tallied(state, jnp.zeros((), jnp.float32)), obs
+
+    def step(state: Tallied, action: Any, key: Any) -> tuple[Tree, JaxStep]:
+        inner, step = env.step(state.env, action, key)
+        return Tallied(inner, state.episode_return + jnp.asarray(step.reward, jnp.float32)), step
+
+    mask = env.mask
+    return env._replace(reset=reset, step=step, mask=mask and (lambda state: mask(state.env)))
+
+
+def find_tally(state: Tree) -> Tallied | None:
+    """The tally in the state of a wrapped environment; None where no user's wrapper is around it."""
+    parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Tallied))
+    return next((part for part in parts if isinstance(part, Tallied)), None)
 
 
 def vectorize(env: JaxEnv) -> BatchedJaxEnv:
@@ -68,7 +99,8 @@ def autoreset_step(
     terminated = jnp.asarray(step.terminated, bool)
     truncated = jnp.asarray(step.truncated, bool) & ~terminated & ~ended
     terminated = terminated & ~ended
-    total = jnp.where(ended, 0.0, state.episode_return + reward)
+    tallied = find_tally(inner)
+    total = jnp.where(ended, 0.0, state.episode_return + reward) if tallied is None else tallied.episode_return
     length = jnp.where(ended, 0, state.episode_length + 1)
     state = RowState(inner, terminated | truncated, total, length)
     return state, look(state, obs, reward, terminated, truncated)
@@ -111,7 +143,7 @@ def time_limit(env: JaxEnv, limit: int) -> JaxEnv:
         late = jnp.logical_and(count + 1 >= limit, ~jnp.asarray(step.terminated, bool))
         return (inner, count + 1), step._replace(truncated=jnp.logical_or(step.truncated, late))
 
-    return JaxEnv(env.spec, reset, step, inner_mask(env))
+    return env._replace(reset=reset, step=step, mask=inner_mask(env))
 
 
 def frame_stack(env: JaxEnv, count: int) -> JaxEnv:
@@ -133,7 +165,7 @@ def frame_stack(env: JaxEnv, count: int) -> JaxEnv:
         frames = map_spec(push, spec.observation, frames, step.obs)
         return (inner, frames), step._replace(obs=frames)
 
-    stacked = EnvSpec(stack_spec(spec.observation, count), spec.action, spec.masked, spec.agents)
+    stacked = replace(spec, observation=stack_spec(spec.observation, count))
     return JaxEnv(stacked, reset, step, inner_mask(env))
 
 
@@ -153,7 +185,7 @@ def action_repeat(env: JaxEnv, count: int) -> JaxEnv:
         (state, result), _ = jax.lax.scan(again, first, jnp.arange(1, count))
         return state, result
 
-    return JaxEnv(env.spec, env.reset, step, env.mask)
+    return env._replace(step=step)
 
 
 def inner_mask(env: JaxEnv) -> Callable[[Tree], Any] | None:

@@ -7,7 +7,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from importlib.metadata import version
@@ -192,6 +192,9 @@ def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper
     """A JAX environment with its wrappers, which also runs on the host."""
     from podium.envs import jax_wrappers
 
+    own = [wrapper for wrapper in wrappers if wrapper.function]
+    if own:
+        env = jax_wrappers.tally(env)
     for wrapper in wrappers:
         if wrapper.name == "atari":
             raise refuse(wrapper, "works on ALE games, such as ALE/Pong-v5")
@@ -199,7 +202,7 @@ def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper
         if not isinstance(env, JaxEnv):
             raise refuse(wrapper, f"must return a JaxEnv for {name}, not {type(env).__name__}")
 
-    if library == "python" or any(wrapper.function for wrapper in wrappers):
+    if library == "python" or own:
         from podium.envs.own_jax import check_functions
 
         check_functions(env, name)
@@ -225,7 +228,7 @@ def gymnasium_maker(config: EnvConfig, wrappers: Sequence[Wrapper], name: str) -
     from podium.envs import gymnasium_ids
 
     # the atari wrapper skips frames by itself, with a maximum over two of them
-    skips = name.startswith(gymnasium_ids.ATARI_PREFIX) and any(wrapper.name == "atari" for wrapper in wrappers)
+    skips = gymnasium_ids.find_game(name) and any(wrapper.name == "atari" for wrapper in wrappers)
     extra = {"frameskip": 1} if skips else {}
     return partial(gymnasium_ids.make, name, {**extra, **config.kwargs})
 
@@ -273,15 +276,10 @@ def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHo
     spec = make_spec(plan.name, plan.options)
     codec = make_pool_codec(plan.name, plan.options)
     for count in plan.stacks:
-        spec = stacked(spec, count)
+        spec = replace(spec, observation=stack_spec(spec.observation, count))
         codec = codec._replace(form=spec.observation)
     note = f"EnvPool steps {plan.name} (envpool {version('envpool')})"
     return ResolvedEnv("envpool", "host", spec, make_host, None, note, codec)
-
-
-def stacked(spec: EnvSpec, count: int) -> EnvSpec:
-    """The spec with `count` frames in each observation."""
-    return EnvSpec(stack_spec(spec.observation, count), spec.action, spec.masked, spec.agents)
 
 
 def stack_frames(env: HostEnv, counts: Sequence[int]) -> HostEnv:

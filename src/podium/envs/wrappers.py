@@ -6,14 +6,14 @@ the XLA program (jax_wrappers), by EnvPool's own options, or, for a stack of fra
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from podium.core.errors import ConfigError
 from podium.core.imports import is_python_path, load_path, suggest
-from podium.core.specs import Array, EnvSpec, Observation
+from podium.core.specs import Array, Observation
 from podium.core.types import Tree
 from podium.envs.buffers import allocate_observation, map_arrays
 from podium.envs.interface import HostEnv, TimeStep
@@ -88,7 +88,7 @@ class HostFrameStack(HostEnv):
         self._env = env
         self._count = count
         self.num_envs, self.steps_in_send = env.num_envs, env.steps_in_send
-        self.spec = EnvSpec(stack_spec(env.spec.observation, count), env.spec.action, env.spec.masked, env.spec.agents)
+        self.spec = replace(env.spec, observation=stack_spec(env.spec.observation, count))
         # three, because the newest is made from the one before, and that one must outlive the next send
         self._stacks = [allocate_observation(self.spec.observation, env.num_envs) for _ in range(3)]
         self._newest = 0

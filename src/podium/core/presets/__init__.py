@@ -45,7 +45,7 @@ def load_topology(name: str) -> dict[str, Any]:
 def find_preset(algorithm: str, env: str) -> tuple[str, dict[str, Any]] | None:
     """The preset that fits, whatever library steps the environment and whichever version it has.
 
-    >>> find_preset("ppo", "envpool:HalfCheetah-v4")[0], find_preset("impala", "ALE/Pong-v5")[0]
+    >>> find_preset("ppo", "envpool:HalfCheetah-v4")[0], find_preset("impala", "PongNoFrameskip-v4")[0]
     ('ppo/HalfCheetah-v5', 'impala/Pong-v5')
     """
     library, _, env_id = env.rpartition(":")
@@ -61,7 +61,7 @@ def find_preset(algorithm: str, env: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def _without_version(name: str) -> str:
-    return re.sub(r"-v\d+$", "", name)
+    return re.sub(r"(NoFrameskip)?-v\d+$", "", name)
 
 
 @cache
