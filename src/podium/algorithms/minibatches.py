@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from podium.core.errors import ConfigError
+from podium.core.padding import padded_size
 from podium.core.types import Tree
 
 MAX_BLOCKS = 8
@@ -38,7 +39,7 @@ def shuffle(key: jax.Array, num_items: int, num_minibatches: int, blocks: int, a
     bits = jax.vmap(lambda k: jax.random.bits(k, (per_block,)))(keys)
     # Random high bits with the item's number below them, sorted as plain integers: on the CPU a fifth of
     # argsort's time, and a twelfth of jax.random.permutation's. Equal high bits keep their order, which is rare.
-    mask = jnp.uint32((1 << (per_block - 1).bit_length()) - 1)
+    mask = jnp.uint32(padded_size(per_block) - 1)
     order = jnp.sort((bits & ~mask) | jnp.arange(per_block, dtype=jnp.uint32), axis=-1) & mask
     order = order.astype(jnp.int32) + per_block * jnp.arange(blocks)[:, None]
     return order.reshape(blocks, num_minibatches, -1).swapaxes(0, 1).reshape(num_minibatches, -1)

@@ -1,6 +1,7 @@
 """A run in many processes, seen from its launcher: starts them, watches over them, and closes the account."""
 
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from podium.runs.summary import (
     read_summary,
     write_summary,
 )
+from podium.runs.tail import Follower
 
 TICK_S = 0.05
 
@@ -46,7 +48,7 @@ def run(
     if plan.replay_workers:
         go_back(directory.accounting, beginning.counts.env_steps)
     _begin_summary(plan, directory, beginning, since)
-    tail = Tail(directory.metrics, beginning.counts.updates)
+    news = NewRows(directory.metrics, beginning.counts.updates)
     payload = {
         "experiment": toml.dump(plan.experiment),
         "choices": list(plan.choices),
@@ -62,7 +64,7 @@ def run(
     bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
     run_program = BACK_ENDS["local"]
     with run_program(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:
-        stopped = _watch(supervisor, tail, bar, interrupt, on_report, metrics)
+        stopped = _watch(supervisor, news, bar, interrupt, on_report, metrics)
     outcome = supervisor.outcome
     assert outcome is not None
     amend_summary(
@@ -77,7 +79,7 @@ def run(
 
 def _watch(
     supervisor: Supervisor,
-    tail: "Tail",
+    news: "NewRows",
     bar: Progress,
     interrupt: threading.Event,
     on_report: OnReport,
@@ -89,7 +91,7 @@ def _watch(
     pause = threading.Event()
     while supervisor.outcome is None:
         supervisor.tick()
-        for row in tail.read():
+        for row in news.read():
             bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"))
             if not stopped and on_report(row) is False:
                 stopped = True
@@ -101,7 +103,7 @@ def _watch(
         if interrupt.is_set():
             supervisor.stop("interrupted")
         pause.wait(TICK_S)
-    for row in tail.read():
+    for row in news.read():
         bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"))
         if not stopped:
             on_report(row)
@@ -143,29 +145,17 @@ def _status(directory: RunDirectory, outcome: Outcome, stopped: bool) -> str:
     return "interrupted" if written == "running" else written
 
 
-class Tail:
+class NewRows:
     """Rows of metrics.jsonl as the learner appends them. A learner that is restored takes back its last ones."""
 
     def __init__(self, path: Path, update: int) -> None:
-        self._path = path
-        self._update = update
-        self._offset = 0
+        self._follower, self._update = Follower(path, sys.maxsize), update
 
     def read(self) -> list[dict[str, Any]]:
         """Whole rows that have come since the last call, of updates that were not read before."""
-        if not self._path.exists():
-            return []
-        if self._path.stat().st_size < self._offset:
-            self._offset = 0
         rows = []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                row = json.loads(line)
-                if row.get("update", 0) > self._update:
-                    self._update = row["update"]
-                    rows.append(row)
+        for row in map(json.loads, self._follower.read()):
+            if row.get("update", 0) > self._update:
+                self._update = row["update"]
+                rows.append(row)
         return rows

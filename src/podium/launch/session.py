@@ -1,7 +1,6 @@
 """A run from its directory's creation to its summary, fresh or resumed, in this process or in many."""
 
 import math
-import os
 import re
 import shlex
 import sys
@@ -14,6 +13,7 @@ import jax
 from podium.core import toml
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
+from podium.core.files import write_whole
 from podium.envs.spec_file import dump_spec
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
@@ -113,16 +113,8 @@ def _refuse_ended(plan: Plan, directory: RunDirectory, counts: Counts) -> None:
 def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
     """Only where it changes: its time is the run's start."""
     text, path = toml.dump(experiment), directory.experiment_toml
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return
-    write_whole(path, text)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text)
 
 
 def _run(

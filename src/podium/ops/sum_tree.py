@@ -11,13 +11,15 @@ is the sum of its two children, made anew at each change: so that errors of roun
 import jax
 import jax.numpy as jnp
 
+from podium.core.padding import padded_size
+
 NOBODY = -1
 """A leaf that is none: what is put there is lost."""
 
 
 def init(size: int) -> jax.Array:
     """All weights 0, for `size` leaves or more."""
-    return jnp.zeros(2 * _leaves(size))
+    return jnp.zeros(2 * padded_size(size))
 
 
 def put(tree: jax.Array, leaves: jax.Array, weights: jax.Array) -> jax.Array:
@@ -63,8 +65,3 @@ def total(tree: jax.Array) -> jax.Array:
 def _levels(tree: jax.Array) -> int:
     """Between the root and the leaves."""
     return (len(tree) // 2).bit_length() - 1
-
-
-def _leaves(size: int) -> int:
-    """The power of two that holds so many."""
-    return 1 << max(0, size - 1).bit_length()

@@ -18,9 +18,9 @@ from podium.orchestrator.spawner import Handle, Spawner
 from podium.orchestrator.worker import FINISHED, STOPPED, TRACEBACK
 from podium.protocol.membership import host_identity
 from podium.protocol.run_keys import RunKeys
+from podium.runs.tail import last_lines
 
-TAIL_LINES = 30
-TAIL_BYTES = 64 * 1024
+TOLD_LINES, MOST_LINES = 30, 1000
 
 
 class ProcessHandle(Handle):
@@ -59,13 +59,14 @@ class ProcessHandle(Handle):
         """The last traceback or error in its log; else the last lines, which a crash in native code leaves."""
         if self.poll() in (None, FINISHED, STOPPED):
             return None
-        lines = [line for line in _tail(self._log, self._log_start) if not line.startswith(HEADER)]
+        lines = last_lines(self._log, MOST_LINES, self._log_start)
+        lines = "\n".join(line for line in lines if not line.startswith(HEADER)).rstrip().splitlines()
         for number in range(len(lines) - 1, -1, -1):
             if lines[number].startswith("error: "):
                 return lines[number]
             if lines[number] == TRACEBACK and (number == 0 or not _chained(lines[:number])):
                 return "\n".join(lines[number:])
-        return "\n".join(lines[-TAIL_LINES:]) or None
+        return "\n".join(lines[-TOLD_LINES:]) or None
 
     def _clear(self) -> None:
         """Close the lifeline, and end what the worker has left behind."""
@@ -149,13 +150,6 @@ def environment(resources: Resources, inherited: Mapping[str, str]) -> dict[str,
         if resources.threads == 1:
             env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
     return env
-
-
-def _tail(log: Path, start: int) -> list[str]:
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - TAIL_BYTES))
-        return file.read().decode(errors="replace").rstrip().splitlines()
 
 
 def _chained(before: list[str]) -> bool:

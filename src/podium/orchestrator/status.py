@@ -1,6 +1,5 @@
 """How a run's workers are, in a file that others may read at any time: `podium ps`."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from podium.core.errors import PodiumError
+from podium.core.files import write_whole
 
 PERIOD_S = 1.0  # between two writes, unless a worker's state has changed
 
@@ -45,10 +45,8 @@ class RunStatus:
 
 
 def write_status(path: Path, status: RunStatus) -> None:
-    """Replace the file at once: a reader finds the old one or the new one, never half of one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1))
-    draft.replace(path)
+    """Replace the file at once."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(status), indent=1).decode())
 
 
 def read_status(path: Path) -> RunStatus | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from podium.core.padding import padded_size
 from podium.protocol.schema import Field, Schema, describe
 from podium.protocol.streams import RequestBatch
 
@@ -12,11 +13,6 @@ from podium.protocol.streams import RequestBatch
 def batched(schema: Schema, rows: int) -> Schema:
     """The schema of so many rows, given that of one."""
     return Schema(tuple(Field(field.name, (rows, *field.shape), field.dtype) for field in schema.fields))
-
-
-def padded_rows(rows: int) -> int:
-    """The next power of two: few shapes, so few compilations."""
-    return 1 << (rows - 1).bit_length()
 
 
 class PaddedArrays:
@@ -29,7 +25,7 @@ class PaddedArrays:
 
     def filled(self, rows: int) -> list[np.ndarray]:
         """The arrays up to the padding of so many rows, which is zeroed."""
-        padded = padded_rows(rows)
+        padded = padded_size(rows)
         arrays = self._beginnings.get(padded)
         if arrays is None:
             arrays = self._beginnings[padded] = [array[:padded] for array in self.arrays]
@@ -58,7 +54,7 @@ class BatchPool:
         while self._free:
             if (block := self._free.pop()).capacity >= rows:
                 return block
-        return PaddedArrays(self._schema, padded_rows(rows))
+        return PaddedArrays(self._schema, padded_size(rows))
 
     def give(self, block: PaddedArrays) -> None:
         """Back, to be filled again."""

@@ -2,13 +2,14 @@
 
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
+
+from podium.core.files import write_whole
 
 Status = Literal["running", "done", "stopped", "failed", "interrupted"]
 
@@ -125,9 +126,7 @@ def versions() -> dict[str, str]:
 
 def _write(directory: Path, values: Mapping[str, Any]) -> Path:
     path = directory / "summary.json"
-    draft = path.with_name(f".summary-{os.getpid()}.json")
-    draft.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
-    draft.replace(path)
+    write_whole(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
     return path
 
 

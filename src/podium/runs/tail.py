@@ -7,12 +7,12 @@ from typing import BinaryIO
 BLOCK = 1 << 16
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines, without their line ends; reads only as much of the file as that takes.
+def last_lines(path: Path, count: int, since: int = 0) -> list[str]:
+    """The last lines from byte `since` on, without their line ends; reads only as much of the file as that takes.
 
     last_lines(run.logs / "actor-2.log", 20)
     """
-    follower = Follower(path, count)
+    follower = Follower(path, count, since)
     return follower.read() + follower.rest()
 
 
@@ -24,15 +24,16 @@ class Follower:
         for line in follower.read(): ...
     """
 
-    def __init__(self, path: Path, count: int) -> None:
-        self._path = path
-        self._unfinished = b""
-        with path.open("rb") as file:
-            self._inode = os.fstat(file.fileno()).st_ino
-            self._offset = _start_of_last(file, count)
+    def __init__(self, path: Path, count: int, since: int = 0) -> None:
+        self._path, self._unfinished, self._inode, self._offset = path, b"", 0, 0
+        if path.exists():
+            with path.open("rb") as file:
+                self._inode, self._offset = os.fstat(file.fileno()).st_ino, max(since, _start_of_last(file, count))
 
     def read(self) -> list[str]:
         """Whole lines since the last call. A file that was replaced or cut is read from its beginning."""
+        if not self._path.exists():
+            return []
         with self._path.open("rb") as file:
             now = os.fstat(file.fileno())
             if now.st_ino != self._inode or now.st_size < self._offset:

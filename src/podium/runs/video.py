@@ -1,13 +1,14 @@
 """Films of episodes, as mp4."""
 
 import itertools
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+
+from podium.core.files import drafted
 
 LIMIT_S = 120.0
 """How long ffmpeg may take to finish after the last frame."""
@@ -25,12 +26,8 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float = 30.0) -> 
     if first is None:
         raise ValueError(f"{path.name}: a video needs at least one frame")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}-{os.getpid()}.mp4")
-    try:
+    with drafted(path) as draft:
         _encode(draft, _alike(itertools.chain([first], frames), path.name), fps)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
     return path
 
 

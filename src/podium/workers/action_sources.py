@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from podium.algorithms.algorithm import Algorithm
+from podium.core.padding import padded_size
 from podium.core.types import ActInput, Tree
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterReader
@@ -152,7 +153,7 @@ class InlineActions(ActionSource):
         jax.block_until_ready(self._act(zeros, request))
         while not self._in_turns and slots > 1:
             jax.block_until_ready(self._act(zeros, self._merge([request] * slots)))
-            slots = (1 << (slots - 1).bit_length()) // 2
+            slots = padded_size(slots) // 2
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -181,7 +182,7 @@ class InlineActions(ActionSource):
 
     def _merge(self, requests: list[ActRequest]) -> ActRequest:
         """Requests as one batch, padded to a power of two of slots, so that few shapes are compiled."""
-        rows, slots = len(requests[0].first), 1 << (len(requests) - 1).bit_length()
+        rows, slots = len(requests[0].first), padded_size(len(requests))
         layout = self._layouts.request
         if slots not in self._batches:
             self._batches[slots] = [np.zeros((slots * rows, *f.shape), f.dtype) for f in layout.schema.fields]

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from podium.algorithms.algorithm import Algorithm
+from podium.core.padding import padded_size
 from podium.protocol.streams import InferenceServer, ParameterReader, RequestBatch
 from podium.workers.action_sources import Weights, jit_act
 from podium.workers.layout import Layouts
@@ -57,7 +58,7 @@ class InferenceWorker:
         """Compile for every size of a batch that there can be; nothing is answered."""
         params, fields = self._weights.zeros(), self._layouts.request.schema.fields
         smallest = _rows_of_a_slot(self._layouts)
-        size, largest = _padded(smallest), _padded(max(smallest, self._max_rows))
+        size, largest = padded_size(smallest), padded_size(max(smallest, self._max_rows))
         while size <= largest:
             arrays = [np.zeros((size, *field.shape), field.dtype) for field in fields]
             jax.block_until_ready(self._act(params, self._layouts.request.tree(arrays)))
@@ -105,10 +106,6 @@ class InferenceWorker:
         self._server.reply(batch, self._weights.version, self._layouts.answer.arrays(answer))
         self._batches += 1
         self._rows += batch.rows
-
-
-def _padded(rows: int) -> int:
-    return 1 << (rows - 1).bit_length()
 
 
 def _rows_of_a_slot(layouts: Layouts) -> int:

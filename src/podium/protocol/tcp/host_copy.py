@@ -17,6 +17,7 @@ import time
 import weakref
 from pathlib import Path
 
+from podium.core.files import write_whole
 from podium.protocol.schema import Schema, Version
 from podium.protocol.shm.parameters import ShmParameterPublisher, ShmParameterReader
 from podium.protocol.streams import Counters, ParameterReader, StreamError
@@ -52,9 +53,7 @@ class Sign:
 
     def put(self, copy: str) -> None:
         """Say where the copy is, at once and in whole."""
-        draft = self._place.with_name(f".{self._place.name}-{os.getpid()}")
-        draft.write_text(copy)
-        draft.replace(self._place)
+        write_whole(self._place, copy)
 
     def touch(self) -> None:
         """A heartbeat. Raises FileNotFoundError once the run has ended."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from podium.protocol.batches import batched, padded_rows
+from podium.core.padding import padded_size
+from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, Version, check_arrays
 from podium.protocol.streams import MOST_ROWS, Counters, InferenceServer, RequestBatch
 from podium.protocol.tcp.inference_client import MOST_SLOTS
@@ -91,7 +92,7 @@ class TcpInferenceServer(InferenceServer):
         return finished
 
     def _merge(self, parts: list[Pending], rows: int) -> RequestBatch:
-        padded = padded_rows(rows)
+        padded = padded_size(rows)
         free = self._free.get(padded)
         arrays = free.pop() if free else batched(self._request, padded).allocate()
         start = 0
