@@ -20,8 +20,9 @@ def experiment(config: AlgorithmConfig, hidden: tuple[int, ...] = (16, 16), acti
 
 def start(module, config: AlgorithmConfig, spec: EnvSpec = SPEC, seed: int = 0, **options):
     """The algorithm, and its state before the first update."""
-    algorithm = module.make(config, experiment(config, **options), spec)
-    return algorithm, jax.jit(lambda key: algorithm.init(key, spec, config.hyper()))(jax.random.key(seed))
+    chosen = experiment(config, **options)
+    algorithm = module.make(config, chosen, spec)
+    return algorithm, jax.jit(lambda key: algorithm.init(key, spec, chosen.hyper()))(jax.random.key(seed))
 
 
 def draw_rows(rows: int = 8, n: int = 2, seed: int = 0) -> Drawn:

@@ -40,7 +40,7 @@ def prepare(config: Experiment) -> tuple[dqn.DQN, Algorithm, dqn.TrainState]:
     """The functions, the algorithm, and a state whose target network is another one."""
     algorithm = dqn.make(config.algorithm, config, SPEC)
     network = q_values.make(config.network, SPEC, config.algorithm.dueling)
-    state = jax.jit(lambda: algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper()))()
+    state = jax.jit(lambda: algorithm.init(jax.random.key(0), SPEC, config.hyper()))()
     state = state._replace(target=jax.jit(network.init)(jax.random.key(1)), **count(10))
     return dqn.DQN(config.algorithm, config, network), algorithm, state
 
@@ -216,7 +216,7 @@ def test_unrolling_from_the_stored_memory_gives_what_acting_had(memory):
     env = toy.make_env("Memory-v0", {})
     algorithm = dqn.make(config.algorithm, config, env.spec)
     functions = dqn.DQN(config.algorithm, config, q_values.make(network, env.spec, dueling=True))
-    params = algorithm.params(algorithm.init(jax.random.key(0), env.spec, config.algorithm.hyper()))
+    params = algorithm.params(algorithm.init(jax.random.key(0), env.spec, config.hyper()))
     rows = rollout.start(algorithm, vectorize(env), params, jax.random.key(1), 8)
     collect = jax.jit(lambda rows, n: rollout.collect(algorithm, vectorize(env), params, rows, jax.random.key(2), n, 8))
     rows, _, _ = collect(rows, 0)

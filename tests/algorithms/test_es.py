@@ -56,7 +56,7 @@ def played(individuals: Individuals, returns: Any, index: Any = None, seen: Seen
 
 
 def init(algorithm: Algorithm, spec: EnvSpec = BOX, **algorithm_fields: Any) -> es.TrainState:
-    return algorithm.init(KEY, spec, experiment(**algorithm_fields).algorithm.hyper())
+    return algorithm.init(KEY, spec, experiment(**algorithm_fields).hyper())
 
 
 def flat(tree: Any) -> np.ndarray:
@@ -147,7 +147,7 @@ def test_both_of_a_pair_are_as_far_from_the_mean_as_their_noise_says() -> None:
 
 def test_the_gradient_of_a_quadratic_is_the_analytic_one() -> None:
     functions_, (_, individuals) = functions(sigma=0.1), build(sigma=0.1, population=20_000)
-    state = functions_.init(KEY, BOX, experiment(sigma=0.1).algorithm.hyper())
+    state = functions_.init(KEY, BOX, experiment(sigma=0.1).hyper())
     mean, target = flat(state.mean), np.arange(individuals.size, dtype=np.float32)
     index = np.repeat(np.random.default_rng(0).integers(0, individuals.last_index + 1, 10_000), 2)
     sign = np.tile(np.array([1, -1], np.float32), 10_000)

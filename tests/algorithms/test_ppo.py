@@ -114,7 +114,7 @@ def test_what_comes_after_a_stale_step_is_trained_with_the_memory_that_acted():
     config = small()
     config = replace(config, network=NetworkConfig(hidden=(8,), memory="gru", memory_size=8))
     algorithm = functions(config)
-    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    state = algorithm.init(jax.random.key(0), SPEC, config.hyper())
     fragment = random_fragment()
     memory = jax.random.normal(jax.random.key(2), (8, 8))
     logits, _, _ = algorithm.network.apply(state.params.network, memory, fragment.obs, fragment.first)
@@ -130,7 +130,7 @@ def test_rows_after_an_end_do_not_reach_the_episode_before():
     config = small(gae_lambda=1.0)
     fragment = random_fragment()
     algorithm = ppo.make(config.algorithm, config, SPEC)
-    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    state = algorithm.init(jax.random.key(0), SPEC, config.hyper())
     gradient = jax.grad(lambda obs: _advantage(config, state, fragment._replace(obs=obs))[0, 0])(fragment.obs)
     assert np.any(gradient[0, 0] != 0)
     assert not np.any(gradient[1:, 0])
@@ -275,7 +275,7 @@ def test_a_value_that_moved_too_far_is_judged_by_the_clipped_one_where_that_is_w
 
 def test_the_kl_penalty_is_the_divergence_from_the_policy_before_the_update():
     algorithm = functions(small(objective="adaptive_kl"))
-    start = algorithm.init(jax.random.key(0), SPEC, algorithm.config.hyper())
+    start = algorithm.init(jax.random.key(0), SPEC, algorithm.experiment.hyper())
     before, after = np.log([[[0.5, 0.5]], [[0.9, 0.1]]]), np.log([[[0.8, 0.2]], [[0.9, 0.1]]])
     rows = steps_by_hand(
         action=jnp.zeros((2, 1), jnp.int32), log_prob=jnp.zeros((2, 1)), advantage=jnp.zeros((2, 1)), outputs=before
@@ -290,7 +290,7 @@ def learning_rates(fragment: Fragment, total_steps: int) -> list[float]:
     config = small(schedule="linear", learning_rate=1.0)
     config = replace(config, limits=replace(config.limits, total_steps=total_steps))
     algorithm = ppo.make(config.algorithm, config, SPEC)
-    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    state = algorithm.init(jax.random.key(0), SPEC, config.hyper())
     update, rates = jax.jit(algorithm.update), []
     for _ in range(5):
         state, metrics, _ = update(state, fragment, jax.random.key(0))
@@ -315,7 +315,7 @@ def test_changing_a_traced_hyperparameter_compiles_nothing():
     config = small()
     algorithm = ppo.make(config.algorithm, config, SPEC)
     update = jax.jit(algorithm.update)
-    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    state = algorithm.init(jax.random.key(0), SPEC, config.hyper())
     update(state, random_fragment(), jax.random.key(0))
     before = update._cache_size()
     moved, _, _ = update(
@@ -355,7 +355,7 @@ def test_a_row_that_weighs_nothing_makes_no_nan_however_sharp_the_policy(config:
     options = config(fragment_length=steps, minibatch_size=steps * rows, num_epochs=1, log_std=-5.0)
     settings = replace(small(), algorithm=options)
     algorithm = make(options, settings, spec)
-    state = jax.jit(lambda key: algorithm.init(key, spec, options.hyper()))(jax.random.key(0))
+    state = jax.jit(lambda key: algorithm.init(key, spec, settings.hyper()))(jax.random.key(0))
     terminated = np.zeros((steps, rows), bool)
     terminated[0] = True
     first, valid = np.zeros((steps + 1, rows), bool), np.ones((steps, rows), bool)

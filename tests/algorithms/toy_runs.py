@@ -49,7 +49,7 @@ def random_fragment(seed: int = 0) -> Fragment:
 def one_update(config: Experiment, fragment: Fragment, spec: EnvSpec = SPEC):
     """The state before and after, and the metrics."""
     algorithm = registry.make(config, spec)
-    state = jax.jit(lambda key: algorithm.init(key, spec, config.algorithm.hyper()))(jax.random.key(0))
+    state = jax.jit(lambda key: algorithm.init(key, spec, config.hyper()))(jax.random.key(0))
     return state, *jax.jit(algorithm.update)(state, fragment, jax.random.key(1))[:2]
 
 

@@ -74,7 +74,7 @@ def test_parameters_that_are_not_finite_never_replace_a_good_checkpoint(bad: str
 
 def test_a_bound_of_inf_is_a_setting_and_no_damage(tmp_path: Path) -> None:
     experiment = podium.Experiment(algorithm=PPOConfig(clip=math.inf, max_grad_norm=math.inf))
-    hyper = {name: np.float32(value) for name, value in experiment.algorithm.hyper().items()}
+    hyper = {name: np.float32(value) for name, value in experiment.hyper().items()}
     with Checkpoints(tmp_path / "checkpoints") as saved, MetricsLog(tmp_path, track=()) as log:
         recorder = Recorder(experiment, log, Progress(1, False), saved, Counts(), threading.Event())
         recorder.report(1, {"loss": 0.5}, [])

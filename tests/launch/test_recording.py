@@ -1,6 +1,6 @@
 """Where a run begins: the launcher of processes asks what its learner will, but has no memory for a second buffer."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
@@ -8,12 +8,12 @@ import pytest
 
 from launch.commands import checkpoints, truncate
 from podium.core import toml
-from podium.core.algorithm_configs import DQNConfig
+from podium.core.algorithm_configs import STEP_SHARE, DQNConfig
 from podium.core.config import EnvConfig, Experiment, NetworkConfig, TopologyConfig
 from podium.core.errors import CheckpointError, ConfigError
 from podium.launch import distributed, session, training
 from podium.launch.plan import Plan, make_plan
-from podium.launch.recording import Beginning
+from podium.launch.recording import Beginning, set_hyper
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
 from podium.runs.recorder import Counts
@@ -105,3 +105,12 @@ def test_it_refuses_what_its_learner_could_not_begin_with(
         session.train(plan(), tmp_path, name="damaged", init_from=saved, track=(), progress=False)
     assert not beginnings
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_run_that_goes_on_for_longer_has_its_schedules_reach_to_the_new_end() -> None:
+    experiment = plan().experiment
+    experiment = replace(experiment, limits=replace(experiment.limits, total_steps=400))
+    state = {"steps": jax.numpy.int32(100), "hyper": {name: jax.numpy.float32(0) for name in experiment.hyper()}}
+    train = set_hyper(state, experiment)
+    assert train["steps"] * train["hyper"][STEP_SHARE] == 0.25
+    assert train["hyper"]["gamma"].dtype == "float32"

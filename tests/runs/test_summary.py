@@ -24,7 +24,6 @@ SUMMARY = Summary(
 )
 KEYS = [
     "status",
-    "limit",
     "env_steps",
     "updates",
     "wall_s",

@@ -176,7 +176,7 @@ class Stage:
     def params(self, seed: int = 0) -> Tree:
         """Parameters of one of several versions."""
         if seed not in self._params:
-            hyper = self.experiment.algorithm.hyper()
+            hyper = self.experiment.hyper()
             init = jax.jit(lambda key: self.algorithm.params(self.algorithm.init(key, self.spec, hyper)))
             self._params[seed] = init(jax.random.key(seed))
         return self._params[seed]

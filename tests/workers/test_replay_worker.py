@@ -122,7 +122,7 @@ def judge(index: np.ndarray | int, priority: np.ndarray | float, added: int, inc
 
 def make_learner(algorithm: Algorithm, made: list[Shard], transport: MemoryTransport, update: int = 0) -> ReplayLearner:
     publisher = transport.parameter_publisher("main", LAYOUTS.params.schema)
-    state, share = algorithm.init(jax.random.key(0), SPEC, CONFIG.hyper()), made[0].share
+    state, share = algorithm.init(jax.random.key(0), SPEC, EXPERIMENT.hyper()), made[0].share
     requests = ReplayRequests(SHAPES, [shard.client for shard in made], Asked(share.updates, share.rows))
     rest = jax.random.key(1), Version(0, update), requests, publisher, ROUND
     return ReplayLearner(algorithm, LAYOUTS, state, start_store(len(made)), *rest)

@@ -19,7 +19,7 @@ from podium.algorithms.algorithm import Algorithm, Fragments
 from podium.algorithms.collectives import add_up
 from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, count_on, descend, part_done
 from podium.algorithms.stochastic_policy import Params, StochasticPolicy, normalize
-from podium.core.algorithm_configs import A2CConfig
+from podium.core.algorithm_configs import STEP_SHARE, A2CConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
@@ -189,7 +189,7 @@ class A2C:
         return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        progress = part_done(state.steps, self.experiment.limits.total_steps)
+        progress = part_done(state.steps, state.hyper[STEP_SHARE])
         return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def prepare(self, state: TrainState, batch: Fragment) -> Fragment:

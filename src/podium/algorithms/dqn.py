@@ -15,7 +15,7 @@ from podium.algorithms import off_policy
 from podium.algorithms.algorithm import Algorithm, Drawn, Transitions
 from podium.algorithms.collectives import add_up
 from podium.algorithms.optimizers import ADAM, OptimizedParams, anneal, clip, descend
-from podium.core.algorithm_configs import DQNConfig
+from podium.core.algorithm_configs import STEP_SHARE, DQNConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import Box, Discrete, EnvSpec
@@ -105,13 +105,12 @@ class DQN:
         """Falls in a straight line, from when learning starts on."""
         config = self.config
         steps = state.steps / config.update_ratio
-        passed = steps / max(1.0, config.epsilon_decay * self.experiment.limits.total_steps)
+        passed = steps * jnp.minimum(1.0, state.hyper[STEP_SHARE] / config.epsilon_decay)
         return config.epsilon_start + jnp.minimum(1.0, passed) * (config.epsilon_end - config.epsilon_start)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
         steps = self.config.learning_starts + state.steps / self.config.update_ratio
-        progress = steps / float(self.experiment.limits.total_steps)
-        return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
+        return anneal(state.hyper["learning_rate"], self.config.schedule, steps * state.hyper[STEP_SHARE])
 
     def act(self, params: Params, memory: Tree, inputs: ActInput, greedy: bool) -> tuple[jax.Array, Tree, Tree]:
         obs = jax.tree.map(lambda x: x[None], inputs.obs)

@@ -45,9 +45,9 @@ def count_on(steps: jax.Array, more: jax.Array) -> jax.Array:
     return jnp.stack([low, steps[1] + (low < steps[0])])
 
 
-def part_done(steps: jax.Array, total: int) -> jax.Array:
-    """A count of steps as part of all steps."""
-    return (steps[0] + 2.0**32 * steps[1]) / float(total)  # an int beyond 2**31 would overflow
+def part_done(steps: jax.Array, share: jax.Array | float) -> jax.Array:
+    """A count of steps as part of all steps, of which one is this `share`."""
+    return (steps[0] + 2.0**32 * steps[1]) * share
 
 
 def anneal(rate: jax.Array, schedule: str, progress: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ from podium.algorithms.collectives import ROWS_PER_CORE, add_up
 from podium.algorithms.optimizers import COARSE_ADAM, OptimizedParams, anneal, clip, count_on, descend, part_done
 from podium.algorithms.steps import Steps, explained_variance, to_items, to_rows, weigh
 from podium.algorithms.stochastic_policy import Params, StochasticPolicy, normalize
-from podium.core.algorithm_configs import PPOConfig
+from podium.core.algorithm_configs import STEP_SHARE, PPOConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
@@ -225,7 +225,7 @@ class PPO:
         return descend(part, clip(gradient, start.hyper["max_grad_norm"]), self.learning_rate(start), COARSE_ADAM)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        progress = part_done(state.steps, self.experiment.limits.total_steps)
+        progress = part_done(state.steps, state.hyper[STEP_SHARE])
         return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def loss(self, parts: dict[str, Tree], start: TrainState, rows: Steps) -> tuple[jax.Array, dict]:

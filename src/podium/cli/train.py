@@ -1,10 +1,9 @@
 """`podium train` and `podium resume`."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tyro.conf import Positional, UseAppendAction
 
@@ -15,12 +14,7 @@ from podium.core.imports import suggest
 from podium.core.settings import resolve
 from podium.core.toml import load
 
-if TYPE_CHECKING:
-    from podium.runs.directory import RunDirectory
-
 TRACKERS = ("tensorboard", "wandb")
-DRAWING_LIBRARIES = ("gymnasium", "envpool")
-"""Libraries whose environments mostly can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,6 @@ def read_port(text: str | None) -> dict[str, Any]:
 
 def tell_end(runs: Sequence[Any], quiet: bool) -> int:
     """Say what came out, where it lies, and what to try next."""
-    from podium.runs.directory import RunDirectory
     from podium.runs.results import describe_result
 
     for run in runs:
@@ -190,19 +183,6 @@ def tell_end(runs: Sequence[Any], quiet: bool) -> int:
             continue
         print(f"{run.path}: {describe_result(run.summary)}")
     if not quiet:
-        print(f"next: {' | '.join(_next_commands([RunDirectory(run.path) for run in runs], runs[0].summary))}")
+        names = " ".join(run.name for run in runs)
+        print(f"next: podium eval {runs[0].name} --video | podium plot {names} | podium resume {runs[0].name}")
     return 0
-
-
-def _next_commands(runs: "Sequence[RunDirectory]", summary: Mapping[str, Any]) -> list[str]:
-    """Commands about these runs, that work as they stand; `summary` is the first one's."""
-    from podium.runs.results import how_to_go_on
-
-    first = runs[0].argument
-    others = "".join(f"{shlex.quote(run.name)} " for run in runs[:-1])
-    film = " --video" if summary.get("env_library") in DRAWING_LIBRARIES else ""
-    return [
-        f"podium eval {first}{film}",
-        f"podium plot {others}{runs[-1].argument}",
-        f"podium resume {first}{how_to_go_on(summary)}",
-    ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from podium.core.algorithm_configs import AlgorithmConfig, PPOConfig
+from podium.core.algorithm_configs import STEP_SHARE, AlgorithmConfig, PPOConfig
 from podium.core.errors import ConfigError
 from podium.core.section import Section
 
@@ -190,6 +190,10 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed = {self.seed}: must be at least 0")
+
+    def hyper(self) -> dict[str, float]:
+        """What an algorithm's `init` is given: numbers that are traced, so that changing one compiles nothing."""
+        return {**self.algorithm.hyper(), STEP_SHARE: 1 / self.limits.total_steps}
 
     @property
     def steps_per_update(self) -> int:

@@ -140,7 +140,7 @@ def measure_updates(plan: Plan) -> Cost:
             lambda: replay.draw(experience, replay.init(experience, fragment), key, rows)  # without the memory it takes
         )
     batch = jax.tree.map(lambda field: jnp.zeros(field.shape, field.dtype), shapes)
-    state = jax.jit(lambda: algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper()))()
+    state = jax.jit(lambda key, hyper: algorithm.init(key, plan.env.spec, hyper))(key, plan.experiment.hyper())
     update = jit_learning(algorithm.update)
     jax.block_until_ready(update(state, batch, key))  # compiles
     once = watch(lambda: jax.block_until_ready(update(state, batch, key)), UPDATE_S)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from podium.core import toml
 from podium.core.algorithm_configs import AlgorithmConfig
@@ -19,7 +20,7 @@ from podium.launch.env_slots import find_env_snapshots
 from podium.launch.plan import Plan
 from podium.launch.restore import restore
 from podium.runs.checkpoint import Checkpoints
-from podium.runs.directory import RunDirectory, root_flag
+from podium.runs.directory import RunDirectory
 from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
@@ -46,8 +47,7 @@ def begin(plan: Plan, init_from: RunDirectory | None, track: Sequence[str], lear
     The launcher of processes does not learn: it asks whether its learner could begin, and has no memory for a second
     replay buffer.
     """
-    make = partial(training.initial_state, plan)
-    state = jax.jit(make)() if learns else jax.eval_shape(make)
+    state = training.compile_initial_state(plan) if learns else jax.eval_shape(partial(training.initial_state, plan))
     notes = []
     if init_from is not None:
         state["train"] = adopt(state["train"], init_from, plan.experiment.algorithm, learns)
@@ -66,6 +66,8 @@ def begin_again(plan: Plan, directory: RunDirectory, learns: bool = True) -> Beg
         if template.pop("env_snapshots", None) is None:
             raise
         restored = restore(directory, template, read=learns)  # of a Podium that did not keep them yet
+    if learns:
+        restored.tree["train"] = set_hyper(restored.tree["train"], plan.experiment)
     counts = Counts(**restored.metadata)
     counts.notes += restored.notes
     if plan.in_one_process:
@@ -96,8 +98,7 @@ def begin_anew(plan: Plan, directory: RunDirectory, learns: bool) -> Beginning:
     """At the start of a run that ended before its first checkpoint: with its seed, it is the same run again."""
     before = (read_summary(directory.path) or {}).get("notes", ())
     if source := next((note.removeprefix(STARTED_FROM) for note in before if note.startswith(STARTED_FROM)), None):
-        root = root_flag(directory.path.parent)
-        again = f"podium train --config {directory.experiment_toml} --init-from {source}{root}"
+        again = f"podium train --config {directory.experiment_toml} --init-from {source}"
         raise ConfigError(
             f"run {directory.name} has no checkpoint yet, and began from another run: start it by `{again}`"
         )
@@ -145,7 +146,6 @@ def summarize(plan: Plan, recorder: Recorder, status: Status) -> Summary:
     counts = recorder.counts
     return Summary(
         status=status,
-        limit=recorder.limit if status == "done" else None,
         env_steps=counts.env_steps,
         updates=counts.updates,
         wall_s=round(counts.wall_s, 3),
@@ -175,6 +175,16 @@ def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig, read: bool
         raise ConfigError(f"--init-from {source.name}: {lacks}, so this run's could not take its place; {right}")
     adopted = jax.tree.map(lambda own, other: own if is_hyper(own) else other, train, adopted, is_leaf=is_hyper)
     return adopted._replace(steps=train.steps) if "steps" in getattr(train, "_fields", ()) else adopted
+
+
+def set_hyper(train: Tree, experiment: Experiment) -> Tree:
+    """The training state with the experiment's numbers, not those of its checkpoint: a run may go on for longer."""
+    hyper, is_hyper = experiment.hyper(), experiment.algorithm.is_hyper
+
+    def change(node: Any) -> Any:
+        return {name: np.asarray(hyper[name], node[name].dtype) for name in node} if is_hyper(node) else node
+
+    return jax.tree.map(change, train, is_leaf=is_hyper)
 
 
 def book_what_is_lost(counts: Counts, directory: RunDirectory) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from types import FrameType
 
 import jax
@@ -33,10 +34,22 @@ def initial_state(plan: Plan) -> Tree:
 
     Trace it with jax.eval_shape for a template to restore into.
     """
+    return _build_state(plan, *_traced(plan))
+
+
+def compile_initial_state(plan: Plan) -> Tree:
+    """`initial_state` by a compiled program, the same one for every seed and `limits.total_steps`."""
+    return jax.jit(partial(_build_state, plan))(*_traced(plan))
+
+
+def _traced(plan: Plan) -> tuple[jax.Array, dict[str, float]]:
+    return run_key(plan.experiment.seed), plan.experiment.hyper()
+
+
+def _build_state(plan: Plan, key: jax.Array, hyper: dict[str, float]) -> Tree:
     if plan.mode == "fused":
-        return _fused(plan).init()._asdict()
-    key = random_keys(run_key(plan.experiment.seed)).init
-    train = plan.algorithm.init(key, plan.env.spec, plan.experiment.algorithm.hyper())
+        return _fused(plan).build(key, hyper)._asdict()
+    train = plan.algorithm.init(random_keys(key).init, plan.env.spec, hyper)
     if shards := plan.replay_workers:
         return {"train": train, "store": start_store(shards)}
     if isinstance(plan.algorithm.experience, Individuals):

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,8 @@ class Actor:
         self._schedule = schedule
         self._beat = beat
         self._reconnect = reconnect
-        self._keys = jax.jit(lambda env_ids, step: _key_data(key, env_ids, experience.length, step))
+        self._key = key
+        self._keys = jax.jit(partial(_key_data, length=experience.length))
         self._idle = list(range(len(self._slots)))
         self._asked = 0
         self._stepping: deque[int] = deque()
@@ -82,7 +84,7 @@ class Actor:
     def warm_up(self) -> None:
         """Compile everything; nothing is stepped."""
         slot = self._slots[0]
-        jax.block_until_ready(self._keys(slot.env_ids, np.uint32(0)))
+        jax.block_until_ready(self._keys(self._key, slot.env_ids, np.uint32(0)))
         self._policy.warm_up(slot.request(), len(self._slots))
 
     def run(self, stop: threading.Event) -> None:
@@ -199,7 +201,7 @@ class Actor:
             page = self._pages[buffer.index] = Page(buffer, self._layouts)
         fragment = self._schedule.number(slot.fragment, self._policy.version)
         step = np.uint32((1 + fragment * self._experience.length) % 2**32)
-        slot.begin(page, fragment, np.asarray(self._keys(slot.env_ids, step)))
+        slot.begin(page, fragment, np.asarray(self._keys(self._key, slot.env_ids, step)))
         self._ask(place)
 
     def _acquire(self, timeout: float) -> None:
@@ -209,7 +211,7 @@ class Actor:
             timeout = 0.0
 
 
-def _key_data(key: jax.Array, env_ids: jax.Array, length: int, step: jax.Array) -> jax.Array:
+def _key_data(key: jax.Array, env_ids: jax.Array, step: jax.Array, length: int) -> jax.Array:
     """All keys of a fragment at once, [T, R, 2]: folding them in at each act would cost more than the policy."""
     keys = jax.vmap(lambda t: row_keys(key, env_ids, step + t))(jnp.arange(length, dtype=jnp.uint32))
     return jax.random.key_data(keys)

@@ -41,7 +41,7 @@ def evaluate(
     """
     env_ids = jnp.arange(env.num_envs)
     act = jax.jit(
-        lambda params, memory, obs, first, mask, step: algorithm.act(
+        lambda params, memory, obs, first, mask, key, step: algorithm.act(
             params, memory, ActInput(obs, first, mask, row_keys(key, env_ids, step), jnp.ones(env.num_envs)), greedy
         )
     )
@@ -51,7 +51,7 @@ def evaluate(
     for step in range(MAX_STEPS):
         if on_frame is not None and playing[0]:
             on_frame(env.render())
-        action, _, memory = act(params, memory, now.obs, first, now.mask, step)
+        action, _, memory = act(params, memory, now.obs, first, now.mask, key, step)
         now = env.step(np.asarray(action))
         on_step()
         first, over = over, now.terminated | now.truncated

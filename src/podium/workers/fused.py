@@ -101,15 +101,15 @@ class Fused:
 
     def init(self) -> FusedState:
         """The state before the first iteration."""
+        return jax.jit(self.build)(self._key, self._experiment.hyper())
 
-        def build(key: jax.Array) -> FusedState:
-            keys = random_keys(key)
-            train = self._algorithm.init(keys.init, self._env.spec, self._experiment.algorithm.hyper())
-            params = self._algorithm.params(train)
-            rows = rollout.start(self._algorithm, self._env, params, keys.play, self._experiment.env.num_envs)
-            return FusedState(train, rows, jnp.zeros((), jnp.int32), self._empty_store(train, rows))
-
-        return jax.jit(build)(self._key)
+    def build(self, key: jax.Array, hyper: dict[str, float]) -> FusedState:
+        """The same, of a key and hyper-parameters that may be traced."""
+        keys = random_keys(key)
+        train = self._algorithm.init(keys.init, self._env.spec, hyper)
+        params = self._algorithm.params(train)
+        rows = rollout.start(self._algorithm, self._env, params, keys.play, self._experiment.env.num_envs)
+        return FusedState(train, rows, jnp.zeros((), jnp.int32), self._empty_store(train, rows))
 
     def place(self, state: FusedState) -> FusedState:
         """The state where dispatches leave it: rows spread over the devices, all else on each of them."""

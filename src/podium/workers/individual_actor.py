@@ -9,6 +9,7 @@ individuals with the same parameters, however many actors share them.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, Sam
 from podium.runs.accounting import ActorAccount
 from podium.workers.actor import POLICY, WAIT_S
 from podium.workers.individual_records import IndividualRecords
-from podium.workers.individual_slot import Act, Individual, IndividualSlot, Inputs
+from podium.workers.individual_slot import Individual, IndividualSlot, Inputs
 from podium.workers.layout import Layout, Layouts
 from podium.workers.population import act_each
 from podium.workers.schedule import Schedule
@@ -54,10 +55,10 @@ def draw_population(individuals: Individuals, seed: int, update: int) -> np.ndar
     return np.random.default_rng([seed, update]).integers(0, individuals.last_index + 1, individuals.population // 2)
 
 
-def jit_act(algorithm: Algorithm, key: jax.Array) -> Act:
+def jit_act(algorithm: Algorithm) -> Callable[[jax.Array, Inputs], tuple[jax.Array, Tree]]:
     """Actions of rows with parameters of their own. Action noise belongs to an individual and its step."""
 
-    def act(inputs: Inputs) -> tuple[jax.Array, Tree]:
+    def act(key: jax.Array, inputs: Inputs) -> tuple[jax.Array, Tree]:
         who = 2 * inputs.index + (inputs.sign < 0)
         keys, ones = row_keys(key, who, inputs.step), jnp.ones(len(who))
         seen = ActInput(inputs.obs, inputs.first, inputs.mask, keys, ones)
@@ -96,7 +97,7 @@ class IndividualActor:
         self._slots, self._mean, self._sender, self._layouts = list(slots), mean, sender, layouts
         self._individuals, self._schedule, self._account = algorithm.experience, schedule, account
         self._beat, self._reconnect = beat, reconnect
-        self._act = jit_act(algorithm, key)
+        self._act = partial(jit_act(algorithm), key)
         self._batch = len(layouts.record.tree(layouts.record.schema.allocate()).index)
         self._free: list[Buffer] = []
         self._sequence = self._committed = self._produced = self._finished = 0

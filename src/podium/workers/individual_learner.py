@@ -7,6 +7,7 @@ for an actor that is slow or dead. Records are copied when they arrive, and the 
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -138,7 +139,7 @@ class IndividualLearner:
         # The state too: an update returns it so placed, and for another placement it would be compiled once more.
         placed = state, self._individuals.table.numbers
         self.state, self._table = jax.device_put(placed, NamedSharding(mesh, PartitionSpec()))
-        self._learn = _jit_update(algorithm, key, mesh)
+        self._learn = partial(_jit_update(algorithm, mesh), key)
 
     def __enter__(self) -> "IndividualLearner":
         return self
@@ -233,11 +234,11 @@ class IndividualLearner:
         return self._layouts.record.tree(arrays)
 
 
-def _jit_update(algorithm: Algorithm, key: jax.Array, mesh: Mesh) -> Callable[..., tuple[Tree, dict]]:
+def _jit_update(algorithm: Algorithm, mesh: Mesh) -> Callable[..., tuple[Tree, dict]]:
     """The update, its individuals divided among the devices of the mesh."""
     axis = AXIS if mesh.size > 1 else None
 
-    def update(state: Tree, played: Played, update: jax.Array) -> tuple[Tree, dict]:
+    def update(key: jax.Array, state: Tree, played: Played, update: jax.Array) -> tuple[Tree, dict]:
         state, metrics, _ = algorithm.update(state, played, jax.random.fold_in(key, update), axis)
         return state, metrics
 
@@ -247,5 +248,5 @@ def _jit_update(algorithm: Algorithm, key: jax.Array, mesh: Mesh) -> Callable[..
     individuals: Any = PartitionSpec(AXIS)
     played = Played(individuals, individuals, individuals, individuals, individuals, individuals, same)
     return jit_learning(
-        jax.shard_map(update, mesh=mesh, in_specs=(same, played, same), out_specs=(same, same), check_vma=False)
+        jax.shard_map(update, mesh=mesh, in_specs=(same, same, played, same), out_specs=(same, same), check_vma=False)
     )

@@ -2,7 +2,6 @@
 plays."""
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -166,9 +165,6 @@ class IndividualSlot:
         """Go on from there."""
         self._now = self.env.load(snapshot)
         self.snapshots = EnvSnapshots(updates, snapshot)
-
-
-Act = Callable[[Inputs], tuple[Any, Tree]]
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

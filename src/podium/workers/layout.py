@@ -136,7 +136,7 @@ def _shapes(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: i
     """Shapes of the parameters, and of memory, action and extras for `rows` rows."""
 
     def act(key: jax.Array) -> tuple:
-        params = algorithm.params(algorithm.init(key, spec, experiment.algorithm.hyper()))
+        params = algorithm.params(algorithm.init(key, spec, experiment.hyper()))
         memory = algorithm.memory(params, rows)
         obs = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), _observation(spec.observation, (rows,)))
         mask = jnp.ones((rows, spec.mask_size), bool) if spec.masked else None

@@ -41,17 +41,18 @@ class _FromFragments:
     """One update on each fragment."""
 
     def __init__(self, algorithm: Algorithm, key: jax.Array, beat: Callable[[], None]) -> None:
+        self._key = key  # an argument: a constant in the program would have it compiled for each seed
         self._program = jit_learning(
-            lambda state, store, fragment, update: learning.learn(
+            lambda state, store, fragment, key, update: learning.learn(
                 algorithm, state, store, fragment, jax.random.fold_in(key, update)
             )
         )
 
     def compile(self, state: Tree, store: Tree, fragment: Fragment) -> None:
-        self._program.lower(state, store, fragment, 0).compile()
+        self._program.lower(state, store, fragment, self._key, 0).compile()
 
     def __call__(self, state: Tree, store: Tree, fragment: Fragment, update: int) -> tuple[Tree, Tree, Mapping]:
-        return jax.block_until_ready(self._program(state, store, fragment, update))
+        return jax.block_until_ready(self._program(state, store, fragment, self._key, update))
 
 
 class _FromReplay:
@@ -61,23 +62,23 @@ class _FromReplay:
     """
 
     def __init__(self, algorithm: Algorithm, key: jax.Array, beat: Callable[[], None]) -> None:
-        def update(state: Tree, store: Tree, sums: Tree, update: int, begin: int, end: int) -> tuple:
+        def update(state: Tree, store: Tree, sums: Tree, key: jax.Array, update: int, begin: int, end: int) -> tuple:
             return learning.update_some(algorithm, state, store, sums, jax.random.fold_in(key, update), begin, end)
 
-        self._beat = beat
+        self._beat, self._key = beat, key
         self._take_in = jit_learning(partial(learning.take_in, algorithm), donate_argnums=0)
         self._no_sums = jax.jit(partial(learning.no_sums, algorithm))
         self._update = jit_learning(update, donate_argnums=1)
 
     def compile(self, state: Tree, store: Tree, fragment: Fragment) -> None:
         self._take_in.lower(store, fragment).compile()
-        self._update.lower(state, store, self._no_sums(state, store), 0, 0, 0).compile()
+        self._update.lower(state, store, self._no_sums(state, store), self._key, 0, 0, 0).compile()
 
     def __call__(self, state: Tree, store: Tree, fragment: Fragment, update: int) -> tuple[Tree, Tree, Mapping]:
         store, due = self._take_in(store, fragment)
         sums, due = self._no_sums(state, store), int(due)
         for begin in range(0, due, ROUND):
-            done = self._update(state, store, sums, update, begin, min(begin + ROUND, due))
+            done = self._update(state, store, sums, self._key, update, begin, min(begin + ROUND, due))
             state, store, sums = jax.block_until_ready(done)
             self._beat()
         means = {name: np.asarray(total) / max(due, 1) for name, total in sums.items()}

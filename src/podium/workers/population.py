@@ -101,12 +101,12 @@ class Population:
 
     def init(self) -> FusedState:
         """The state before the first iteration. Environments have none between iterations."""
+        return jax.jit(self.build)(self._key, self._experiment.hyper())
 
-        def build(key: jax.Array) -> FusedState:
-            train = self._algorithm.init(random_keys(key).init, self._env.spec, self._experiment.algorithm.hyper())
-            return FusedState(train, (), jnp.zeros((), jnp.int32), ())  # pyright: ignore[reportArgumentType]
-
-        return jax.jit(build)(self._key)
+    def build(self, key: jax.Array, hyper: dict[str, float]) -> FusedState:
+        """The same, of a key and hyper-parameters that may be traced."""
+        train = self._algorithm.init(random_keys(key).init, self._env.spec, hyper)
+        return FusedState(train, (), jnp.zeros((), jnp.int32), ())  # pyright: ignore[reportArgumentType]
 
     def place(self, state: FusedState) -> FusedState:
         """The state where dispatches leave it: on every device."""

@@ -69,7 +69,10 @@ class ReplayWorker:
         self._share, self._incarnation, self._beat = share, incarnation, beat
         self._add = jax.jit(lambda buffer, fragment: replay.add(experience, buffer, fragment), donate_argnums=0)
         self._judge = jax.jit(lambda buffer, judged: _judge(experience, buffer, judged, incarnation), donate_argnums=0)
-        self._draw = jax.jit(lambda buffer, number: _draw(experience, buffer, share, jax.random.fold_in(key, number)))
+        self._key = key
+        self._draw = jax.jit(
+            lambda buffer, key, number: _draw(experience, buffer, share, jax.random.fold_in(key, number))
+        )
         self._buffer = jax.jit(lambda: replay.init(experience, self._example()))()
         self._moved = threading.Condition()  # guards the buffer and the counts
         self._episodes: deque[tuple[float, int]] = deque(maxlen=100_000)
@@ -86,7 +89,7 @@ class ReplayWorker:
         """Compile everything; nothing is run, and no buffer copied."""
         fragment = self._layouts.record.tree(self._layouts.record.schema.allocate()).fragment
         self._add.lower(self._buffer, fragment).compile()
-        self._draw.lower(self._buffer, self._drawn).compile()
+        self._draw.lower(self._buffer, self._key, self._drawn).compile()
         rows = self._share.updates * self._share.rows
         fields = self._replay_layouts.request.schema.fields
         judged = self._replay_layouts.request.tree([np.zeros((rows, *field.shape), field.dtype) for field in fields])
@@ -178,7 +181,7 @@ class ReplayWorker:
                 self._tell()
                 if stop.is_set() or self._error is not None:
                     return
-            rows, shares, index, added = jax.block_until_ready(self._draw(self._buffer, self._drawn))
+            rows, shares, index, added = jax.block_until_ready(self._draw(self._buffer, self._key, self._drawn))
             version = Version(self._incarnation, self._steps)
             news = self._next_episodes(batch.rows), self._next_acted(batch.rows)
             self._drawn += 1

@@ -70,8 +70,9 @@ class ReplayLearner:
         self.waited_s = 0.0
         self._algorithm, self._layouts = algorithm, layouts
         self._requests, self._publisher, self._updates = requests, publisher, updates
+        self._key = key
         self._learn = jit_learning(
-            lambda state, batches, update, begin: _update(
+            lambda state, batches, key, update, begin: _update(
                 algorithm, state, batches, updates, begin, jax.random.fold_in(key, update)
             )
         )
@@ -82,7 +83,7 @@ class ReplayLearner:
 
     def warm_up(self) -> None:
         """Compile the updates; nothing is learned."""
-        self._learn.lower(self.state, self._requests.example(), self.version.update, 0).compile()
+        self._learn.lower(self.state, self._requests.example(), self._key, self.version.update, 0).compile()
 
     def __enter__(self) -> "ReplayLearner":
         self._requests.start()
@@ -120,7 +121,7 @@ class ReplayLearner:
 
     def _train(self, batches: Tree) -> Tree:
         """The next updates of the round; returns the priorities of their rows, or ()."""
-        learned = self._learn(self._trained, batches, self.version.update, self._round.updates)
+        learned = self._learn(self._trained, batches, self._key, self.version.update, self._round.updates)
         while not _is_ready(learned) and not self._requests.prefetch(PREFETCH_S):
             pass  # an accelerator computes meanwhile; the CPU was ready when it came back
         self._trained, metrics, priorities = jax.block_until_ready(learned)

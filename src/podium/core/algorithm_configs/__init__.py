@@ -1,7 +1,7 @@
 """The fields of each algorithm: one file each, jax-free, so that --help is fast."""
 
 from podium.core.algorithm_configs.a2c import A2CConfig
-from podium.core.algorithm_configs.algorithm import AlgorithmConfig
+from podium.core.algorithm_configs.algorithm import STEP_SHARE, AlgorithmConfig
 from podium.core.algorithm_configs.appo import APPOConfig
 from podium.core.algorithm_configs.ddpg import DDPGConfig
 from podium.core.algorithm_configs.dqn import DQNConfig
@@ -14,6 +14,7 @@ from podium.core.algorithm_configs.td3 import TD3Config
 
 __all__ = [
     "ALGORITHMS",
+    "STEP_SHARE",
     "A2CConfig",
     "APPOConfig",
     "AlgorithmConfig",

@@ -5,6 +5,9 @@ from typing import ClassVar
 
 from podium.core.section import Section
 
+STEP_SHARE = "step_share"
+"""The traced number that is 1 / limits.total_steps: the part of the run that one step is."""
+
 
 @dataclass(frozen=True)
 class AlgorithmConfig(Section):
@@ -30,9 +33,9 @@ class AlgorithmConfig(Section):
         self.require("fragment_length", self.fragment_length >= 1, "at least 1")
 
     def hyper(self) -> dict[str, float]:
-        """The traced hyper-parameters by name."""
+        """The traced hyper-parameters by name. `Experiment.hyper` adds what schedules need."""
         return {name: float(getattr(self, name)) for name in self.HYPER}
 
     def is_hyper(self, node: object) -> bool:
         """Whether this part of a training state is the dict that `init` was given: it must be somewhere in it."""
-        return isinstance(node, dict) and set(node) == set(self.HYPER)
+        return isinstance(node, dict) and set(node) - {STEP_SHARE} == set(self.HYPER)
