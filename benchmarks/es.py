@@ -137,7 +137,7 @@ def measure_learner(seconds: float, actors: int = 1000, population: int = 40_000
                     records.returns[...] = random.normal(size=batch)
                     records.lengths[...], records.version[...] = 200, learner.version.update
                     steps = 200 * batch
-                    header = FragmentHeader("main", 0, sequence, learner.version, steps, produced + steps)
+                    header = FragmentHeader(0, sequence, learner.version, steps, produced + steps)
                     sender.commit(buffer, header)
                 sequence, produced = sequence + 1, produced + steps
             began = time.perf_counter()

@@ -106,7 +106,7 @@ def podium_sender(contender: str, place: Path, endpoint: str, size: int) -> Iter
             buffer = sender.acquire(LIMIT_S)
             assert buffer is not None, "no credit in time"
             buffer.arrays[0].fill(value_of(number))
-            sender.commit(buffer, FragmentHeader("main", 0, number, Version(0, 0), 1, number + 1))
+            sender.commit(buffer, FragmentHeader(0, number, Version(0, 0), 1, number + 1))
 
         yield send
         sender.close()

@@ -23,7 +23,7 @@ RECORD = struct.Struct("<qq")
 
 def header(sequence: int) -> FragmentHeader:
     """Of a fragment."""
-    return FragmentHeader("main", 0, sequence, Version(0, sequence), 1, sequence + 1)
+    return FragmentHeader(0, sequence, Version(0, sequence), 1, sequence + 1)
 
 
 def say(word: str) -> None:

@@ -71,7 +71,7 @@ class Samples:
         buffer = self.sender.acquire(LIMIT)
         assert buffer is not None
         buffer.arrays[0][:] = self.sent
-        self.sender.commit(buffer, FragmentHeader("main", 0, self.sent, Version(0, 0), 1, self.sent + 1))
+        self.sender.commit(buffer, FragmentHeader(0, self.sent, Version(0, 0), 1, self.sent + 1))
         received = self.receiver.receive(LIMIT)
         assert received is not None
         received.release()
@@ -280,7 +280,7 @@ def test_a_connection_has_one_name():
 
 
 def test_more_fragments_than_credits_and_old_numbers_are_refused():
-    header = FragmentHeader("main", 0, 0, Version(0, 0), 1, 1)
+    header = FragmentHeader(0, 0, Version(0, 0), 1, 1)
     with streaming(Samples) as stream, evil(stream.endpoint) as socket:
         assert isinstance(stream, Samples)
         socket.send(words(stream.hello))
@@ -292,7 +292,7 @@ def test_more_fragments_than_credits_and_old_numbers_are_refused():
 
 
 def test_a_fragment_with_wrong_numbers_or_size_is_refused():
-    header = FragmentHeader("main", 0, 0, Version(0, 0), 1, 1)
+    header = FragmentHeader(0, 0, Version(0, 0), 1, 1)
     with streaming(Samples) as stream, evil(stream.endpoint) as socket:
         assert isinstance(stream, Samples)
         socket.send(words(stream.hello))
@@ -308,7 +308,7 @@ def test_a_fragment_with_wrong_numbers_or_size_is_refused():
 
 
 def test_frames_that_cannot_be_stacked_are_refused_and_their_credit_goes_back():
-    header = FragmentHeader("main", 0, 0, Version(0, 0), 1, 1)
+    header = FragmentHeader(0, 0, Version(0, 0), 1, 1)
     hello = Hello("samples", 1, 0, 17, 0, [4], [schema_words(FRAMES)])
     with TcpTransport(KEYS) as serving:
         receiver = serving.sample_receiver(FRAMES)

@@ -26,7 +26,7 @@ def passes(sender: SampleSender, receiver: SampleReceiver, sequence: int) -> boo
     buffer = sender.acquire(LIMIT)
     assert buffer is not None
     buffer.arrays[0][:] = sequence
-    sender.commit(buffer, FragmentHeader("main", 0, sequence, Version(0, 0), 1, sequence + 1))
+    sender.commit(buffer, FragmentHeader(0, sequence, Version(0, 0), 1, sequence + 1))
     received = receiver.receive(LIMIT)
     assert received is not None
     received.release()

@@ -43,7 +43,7 @@ class Bench(NamedTuple):
         steps = LENGTH * ROWS
         sequence = self.counts[sender]
         self.counts[sender] += 1
-        header = FragmentHeader("main", slot, sequence, version, steps, steps * (sequence + 1))
+        header = FragmentHeader(slot, sequence, version, steps, steps * (sequence + 1))
         self.senders[sender].commit(buffer, header)
 
 

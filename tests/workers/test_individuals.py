@@ -160,9 +160,7 @@ def send(theatre: Theatre, sender: Any, sequence: int, version: Any, first: floa
     sender.produced = getattr(sender, "produced", 0) + steps
     theatre.actor_account.produced += steps
     theatre.actor_account.commit(sequence, steps)
-    sender.commit(
-        buffer, FragmentHeader("main", slot, sequence, Version(0, int(np.min(version))), steps, sender.produced)
-    )
+    sender.commit(buffer, FragmentHeader(slot, sequence, Version(0, int(np.min(version))), steps, sender.produced))
 
 
 def test_an_individuals_record_has_at_most_64_bytes() -> None:

@@ -90,7 +90,7 @@ class Shard:
         if episode is not None:
             record.episodes.returns[0, 0], record.episodes.lengths[0, 0] = episode
         self.steps += STEPS - resets
-        header = FragmentHeader("main", 0, self.sent, Version(0, 0), STEPS - resets, self.steps)
+        header = FragmentHeader(0, self.sent, Version(0, 0), STEPS - resets, self.steps)
         self.sent += 1
         self.sender.commit(buffer, header)
         return True

@@ -57,7 +57,7 @@ def with_workers(beat: Callable[[], None] = lambda: None) -> Callable[[], Learne
             buffer = sender.acquire(10.0)
             assert buffer is not None
             layouts.record.tree(buffer.arrays).fragment.valid[...] = True
-            sender.commit(buffer, FragmentHeader("main", 0, 0, first, 16, 16))
+            sender.commit(buffer, FragmentHeader(0, 0, first, 16, 16))
             with learner:
                 return learner.step(10.0)
 

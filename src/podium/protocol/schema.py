@@ -1,7 +1,7 @@
 """What travels: named arrays of fixed shape and dtype, and who sent them. No jax: arrays are opaque here."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,18 +24,19 @@ class SenderId(NamedTuple):
     incarnation: int
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Field:
     """One array: `Field("obs", (129, 16, 17), "float32")`.
 
     `stack` > 1 says that the last axis holds so many frames, of which each step repeats all but the newest:
-    a transport between hosts sends them once.
+    a transport between hosts sends them once. Along `rows_axis` the rows of several arrays are put side by side.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     stack: int = 1
+    rows_axis: int = dataclasses.field(default=0, compare=False)  # not sent: each end knows it
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +44,7 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Schema:
     """The arrays of one record, in order. Both ends of a stream have the same one, or do not connect.
 

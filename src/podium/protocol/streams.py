@@ -34,7 +34,6 @@ class RefusedError(StreamError):
 class FragmentHeader(NamedTuple):
     """What is known of a fragment without looking into its arrays."""
 
-    policy: str
     slot: int  # global number of the environments' slot that it is from
     sequence: int  # of this sender: 0, 1, 2, ...
     version: Version  # the oldest that chose one of its actions

@@ -34,8 +34,6 @@ WAIT_S = 0.1
 SHORT_WAIT_S = 0.002
 """How long it waits for inference while it also waits for credit."""
 
-POLICY = "main"
-
 
 class Actor:
     """Fills fragments from host environments, in a thread or in a process of its own.
@@ -144,7 +142,7 @@ class Actor:
         assert page is not None
         assert slot.version is not None
         self._committed += slot.steps
-        header = FragmentHeader(POLICY, slot.number, self._sequence, slot.version, slot.steps, self._committed)
+        header = FragmentHeader(slot.number, self._sequence, slot.version, slot.steps, self._committed)
         self._sequence += 1
         self._account.commit(header.sequence, slot.steps)
         if self._schedule.in_turns:

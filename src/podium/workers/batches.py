@@ -15,7 +15,7 @@ from podium.core.types import Fragment
 from podium.protocol.schema import Version
 from podium.protocol.streams import Received, SampleReceiver
 from podium.runs.accounting import Booking, LearnerAccount
-from podium.workers.layout import Layouts, Record, rows_axis
+from podium.workers.layout import Layouts, Record
 from podium.workers.schedule import Schedule
 
 
@@ -139,7 +139,7 @@ class _SideBySide:
 def _side_by_side(layouts: Layouts, slots: int) -> _SideBySide:
     whole, columns = [], [[] for _ in range(slots)]
     for field in layouts.record.schema.fields:
-        axis = rows_axis(field)
+        axis = field.rows_axis
         rows = field.shape[axis]
         array = np.zeros((*field.shape[:axis], rows * slots, *field.shape[axis + 1 :]), field.dtype)
         whole.append(array)

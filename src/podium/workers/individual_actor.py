@@ -21,7 +21,7 @@ from podium.ops.random_keys import row_keys
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, SampleSender
 from podium.runs.accounting import ActorAccount
-from podium.workers.actor import POLICY, WAIT_S
+from podium.workers.actor import WAIT_S
 from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Individual, IndividualSlot, Inputs
 from podium.workers.layout import Layout, Layouts
@@ -188,7 +188,7 @@ class IndividualActor:
         steps = sum(done.length for done in batch)
         self._committed += steps
         oldest = min(done.individual.version for done in batch)
-        header = FragmentHeader(POLICY, slot.number, self._sequence, oldest, steps, self._committed)
+        header = FragmentHeader(slot.number, self._sequence, oldest, steps, self._committed)
         self._account.commit(self._sequence, steps)
         self._sequence += 1
         if self._schedule.in_turns:  # all that the slot plays of a population is one batch

@@ -82,9 +82,8 @@ class Layouts:
     answer: Layout  # of one row
 
 
-def rows_axis(field: Field) -> int:
-    """Along which axis of a record's array its rows lie: arrays are [T, B, ...], but for the memory [B, ...]."""
-    return 0 if field.name.startswith("fragment.memory") else 1
+ROWS_AXES = Record(Fragment(*[1] * 11, memory=0), Episodes(1, 1))
+"""Along which axis of a record's arrays its rows lie: arrays are [T, B, ...], but for the memory [B, ...]."""
 
 
 def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> Layouts:
@@ -101,12 +100,11 @@ def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, ro
     answer = ActAnswer(_without_rows(action), _without_rows(extras), _without_rows(memory))
     if isinstance(algorithm.experience, Individuals):
         slots, schedule = experiment.env.num_envs // rows, make_schedule(experiment.topology.staleness)
-        record = record_shapes(algorithm.experience, spec, slots, schedule)
+        record = make_layout(record_shapes(algorithm.experience, spec, slots, schedule))
     else:
-        record = _record(spec, algorithm.rollouts.length, rows, action, extras, memory)
-    return Layouts(
-        make_layout(record, _stacks(experiment, spec)), make_layout(params), make_layout(request), make_layout(answer)
-    )
+        shapes = _record(spec, algorithm.rollouts.length, rows, action, extras, memory)
+        record = make_layout(shapes, _stacks(experiment, spec), ROWS_AXES)
+    return Layouts(record, make_layout(params), make_layout(request), make_layout(answer))
 
 
 def _record(spec: EnvSpec, length: int, rows: int, action: Any, extras: Tree, memory: Tree) -> Record:
@@ -147,12 +145,13 @@ def _shapes(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: i
     return jax.eval_shape(act, run_key(experiment.seed))
 
 
-def make_layout(shapes: Tree, stacks: dict[str, int] | None = None) -> Layout:
+def make_layout(shapes: Tree, stacks: dict[str, int] | None = None, rows_axes: Tree = 0) -> Layout:
+    """The layout of a tree of shapes. `rows_axes` may be a prefix of the tree."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     fields = []
-    for path, leaf in leaves:
+    for (path, leaf), axis in zip(leaves, jax.tree.leaves(jax.tree.broadcast(rows_axes, shapes)), strict=True):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        fields.append(Field(name, tuple(leaf.shape), np.dtype(leaf.dtype).name, (stacks or {}).get(name, 1)))
+        fields.append(Field(name, tuple(leaf.shape), np.dtype(leaf.dtype).name, (stacks or {}).get(name, 1), axis))
     return Layout(Schema(tuple(fields)), structure)
 
 

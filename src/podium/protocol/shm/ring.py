@@ -24,9 +24,8 @@ from podium.protocol.shm.segment import LINE, FieldText, Segment, Size, aligned,
 from podium.protocol.streams import FragmentHeader
 
 TAIL, CLOSED, REFUSED, WAKEUP, STATES = 0, 8, LINE, 2 * LINE, 3 * LINE
-HEADER = struct.Struct("<6qH142s")
+HEADER = struct.Struct("<6q16x")
 assert HEADER.size % LINE == 0
-NAME_BYTES = 142
 
 REPLACED, OTHER_SCHEMA = 1, 2  # why a sender is refused
 
@@ -64,43 +63,23 @@ class Ring:
             for index in range(text.credits)
         ]
         self._headers = segment.start + headers
-        self._names: dict[str, bytes] = {}
-        self._last = b"", ""  # a ring's fragments are mostly of one policy
 
     def write_header(self, index: int, header: FragmentHeader) -> None:
         """Into the buffer of this index."""
-        policy, slot, sequence, (incarnation, update), steps, produced = header
-        name = self._names.get(policy)
-        if name is None:
-            name = self._names[policy] = encode_name(policy)
+        slot, sequence, version, steps, produced = header
         place = self._headers + HEADER.size * index
-        memory = self.segment.memory
-        HEADER.pack_into(memory, place, slot, sequence, incarnation, update, steps, produced, len(name), name)
+        HEADER.pack_into(self.segment.memory, place, slot, sequence, *version, steps, produced)
 
     def read_header(self, index: int) -> FragmentHeader:
-        """Of the buffer of this index. Raises ValueError if its name is none."""
+        """Of the buffer of this index."""
         place = self._headers + HEADER.size * index
-        slot, sequence, incarnation, update, steps, produced, length, name = HEADER.unpack_from(
-            self.segment.memory, place
-        )
-        known, policy = self._last
-        if name != known:
-            policy = name[:length].decode()
-            self._last = name, policy
-        return FragmentHeader(policy, slot, sequence, Version(incarnation, update), steps, produced)
+        slot, sequence, incarnation, update, steps, produced = HEADER.unpack_from(self.segment.memory, place)
+        return FragmentHeader(slot, sequence, Version(incarnation, update), steps, produced)
 
     def refuse(self, reason: int) -> None:
         """Tell the sender, also if it sleeps."""
         self.refused[0] = reason
         self.wakeup.wake()
-
-
-def encode_name(policy: str) -> bytes:
-    """A policy's name as it stands in a header."""
-    name = policy.encode()
-    if len(name) > NAME_BYTES:
-        raise ValueError(f"policy {policy!r}: its name has {len(name)} bytes, {NAME_BYTES} is the most")
-    return name
 
 
 def ring_path(directory: Path, sender: SenderId) -> Path:

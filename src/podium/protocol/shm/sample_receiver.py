@@ -119,18 +119,15 @@ class ShmSampleReceiver(SampleReceiver):
     def _open(self, intake: Intake, position: int, index: int) -> Received | None:
         """The fragment of a buffer; None, counted, if what the ring says of it makes no sense: its credit goes back."""
         ring = intake.ring
-        try:
-            if not 0 <= index < ring.credits or ring.states[index] != position + 1:
-                raise ValueError(f"queue and states of {ring.sender} do not agree")
-            header = ring.read_header(index)
-        except ValueError:
+        if not 0 <= index < ring.credits or ring.states[index] != position + 1:  # queue and states do not agree
             self.counters.malformed += 1
             for buffer, state in enumerate(ring.states):
                 if state == position + 1:  # whatever the queue says, it is this one that was committed
                     self._release(intake, position, buffer)
             return None
         self.counters.received += 1
-        return Received(ring.sender, header, ring.arrays[index], partial(self._release, intake, position, index))
+        release = partial(self._release, intake, position, index)
+        return Received(ring.sender, ring.read_header(index), ring.arrays[index], release)
 
     def _release(self, intake: Intake, position: int, index: int) -> None:
         """Give the buffer back. After `close` it is not ours to give: whoever comes next receives it again."""

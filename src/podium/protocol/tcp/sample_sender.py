@@ -12,7 +12,6 @@ from podium.protocol.tcp.message_layout import FragmentLayout
 from podium.protocol.tcp.wire import HELLO, Credit, FragmentMessage, Hello, Welcome, check_header, schema_words, words
 
 MOST_CREDITS = 4096
-LONGEST_NAME = 200  # characters: their words and the others fit behind the arrays
 SETTLE = 1.0  # seconds for what was committed before `close`
 
 
@@ -87,8 +86,6 @@ class TcpSampleSender(SampleSender):
         if index not in self._taken:
             raise ValueError(f"buffer {index} was not acquired, or was committed already")
         check_header(header)
-        if len(header.policy) > LONGEST_NAME:
-            raise ValueError(f"policy: a name of {len(header.policy)} characters is too long")
         self._taken.discard(index)
         self._out[number] = index
         self._next += 1

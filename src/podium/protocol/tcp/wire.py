@@ -153,7 +153,7 @@ def parse(decoder: msgspec.msgpack.Decoder[Any], part: bytes | memoryview) -> tu
 
 def check_header(header: FragmentHeader) -> None:
     """Raise ValueError unless its numbers can be: msgpack knows that they are integers, not that they count."""
-    _, slot, sequence, _, steps, produced = header
+    slot, sequence, _, steps, produced = header
     if slot < 0 or sequence < 0 or steps < 0 or produced < 0:
         raise MalformedError(f"numbers of a header are not negative: {header}")
 

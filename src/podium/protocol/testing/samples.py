@@ -33,9 +33,9 @@ def numbers(schema: Schema, seed: int) -> list[np.ndarray]:
     return arrays
 
 
-def header(sequence: int, policy: str = "main") -> FragmentHeader:
+def header(sequence: int) -> FragmentHeader:
     """Of a fragment with numbers that all follow from its sequence."""
-    return FragmentHeader(policy, sequence % 3, sequence, Version(1, sequence // 2), 7, 7 * (sequence + 1))
+    return FragmentHeader(sequence % 3, sequence, Version(1, sequence // 2), 7, 7 * (sequence + 1))
 
 
 def fill(buffer: Buffer, schema: Schema, seed: int) -> None:
@@ -86,7 +86,7 @@ def fragments_arrive_exactly(subject: Subject) -> None:
         ends.callback(receiver.close)
         sender = connecting.sample_sender(receiver.endpoint, ALL_KINDS, SenderId(3, 5), 2)
         ends.callback(sender.close)
-        big = FragmentHeader("opponent-ä", 2**20, 2**40, Version(2**31, 2**45), 2**33, 2**50)
+        big = FragmentHeader(2**20, 2**40, Version(2**31, 2**45), 2**33, 2**50)
         for seed in range(5):
             buffer = acquire(sender, receiver)
             fill(buffer, ALL_KINDS, seed)
