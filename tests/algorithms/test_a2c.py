@@ -115,7 +115,7 @@ def test_gradients_are_scaled_down_to_the_norm_and_followed_by_adam():
 def test_the_steps_of_a_schedule_are_counted_exactly_beyond_a_billion(own: A2CConfig | PPOConfig, before: int):
     config, fragment = toy_runs.small(own), random_fragment()
     algorithm = registry.make(config, SPEC)
-    state = algorithm.init(jax.random.key(0), SPEC, config.algorithm.hyper())
+    state = algorithm.init(jax.random.key(0), SPEC, config.hyper())
     state = state._replace(steps=jnp.asarray([before % 2**32, before // 2**32], jnp.uint32))
     after, _, _ = jax.jit(algorithm.update)(state, fragment, jax.random.key(0))
     low, high = (int(word) for word in after.steps)
