@@ -1,7 +1,7 @@
 """`podium train` and `podium resume`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -9,10 +9,12 @@ from tyro.conf import Positional, UseAppendAction
 
 from podium.cli.arguments import Command, Switch, flag, read_limit, read_whole
 from podium.cli.field_help import describe_fields
+from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 from podium.core.settings import resolve
 from podium.core.toml import load
+from podium.runs.directory import stem
 
 TRACKERS = ("tensorboard", "wandb")
 
@@ -45,7 +47,7 @@ class Train(Command):
     seed: Annotated[str | None, flag("S")] = None
     """Everything random follows from it."""
     seeds: Annotated[str | None, flag("N")] = None
-    """Train N runs, with seeds 0 to N-1."""
+    """Train N runs, with seeds 0 to N-1: NAME-seed0 and so on, as many at once as there are cores."""
     preset: Annotated[str, flag("NAME|none")] = "auto"
     """One of `podium presets`; left out, the one that fits algorithm and environment."""
     topology: Annotated[str | None, flag("impala|seed|decoupled")] = None
@@ -96,6 +98,11 @@ class Train(Command):
         # A typing mistake is told before jax is imported.
         experiment = resolve(self.algorithm, self.env, **choice, overrides=self.set).experiment
         algorithm, env = experiment.algorithm.name, experiment.env.id
+        if seeds is not None and not self.dry_run and not port:
+            from podium.launch.seeds import seeds_at_once
+
+            if (at_once := seeds_at_once(experiment, seeds)) > 1:
+                return self.run_seeds(experiment, seeds, at_once)
 
         import podium.api as api
 
@@ -111,6 +118,29 @@ class Train(Command):
         else:
             runs = [api.train(algorithm, env, **choice)]
         return tell_end(runs, self.quiet)
+
+    def run_seeds(self, experiment: Experiment, seeds: int, at_once: int) -> int:
+        """A process for each seed; the exit code is that of the first seed that has another than 0."""
+        from podium.api import Run
+        from podium.launch.seeds import SeedRuns, free_name
+
+        name = self.name or free_name(self.root, stem(experiment))
+        names = [f"{name}-seed{seed}" for seed in range(seeds)]
+        commands = [[*self._repeat(), "--seed", str(seed), "--name", run] for seed, run in enumerate(names)]
+        code = SeedRuns(commands, at_once).run()
+        if runs := [run for run in (Run(self.root / name) for name in names) if run.summary]:
+            tell_end(runs, self.quiet)
+        return code
+
+    def _repeat(self) -> list[str]:
+        """The arguments that every seed's run is given, as they were typed."""
+        own = ("algorithm", "env", "seed", "seeds", "name", "set", "quiet")
+        given = [argument for argument in (self.algorithm, self.env) if argument is not None]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in own and value != field.default:
+                given += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return [*given, *(["--set", *self.set] if self.set else [])]
 
 
 @dataclass(frozen=True)

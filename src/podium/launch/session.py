@@ -1,7 +1,6 @@
 """A run from its directory's creation to its summary, fresh or resumed, in this process or in many."""
 
 import math
-import re
 import shlex
 import sys
 import threading
@@ -23,7 +22,7 @@ from podium.launch.plan import Plan
 from podium.launch.recording import Beginning, begin, begin_again, is_over, record
 from podium.launch.restore import restore
 from podium.runs.accounting import next_incarnation, tally
-from podium.runs.directory import RunDirectory
+from podium.runs.directory import RunDirectory, stem
 from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress
@@ -31,11 +30,6 @@ from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
 from podium.runs.results import describe_result
 from podium.runs.summary import amend_summary, read_summary
 from podium.runs.trackers import require_trackers
-
-
-def stem(experiment: Experiment) -> str:
-    """What a run without a name is called after: `ppo-CartPole-v1`."""
-    return re.sub(r"[^\w.-]+", "-", f"{experiment.algorithm.name}-{experiment.env.id}")
 
 
 def train(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
+from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 
@@ -283,6 +284,11 @@ def _check_name(name: str) -> None:
         raise ConfigError(f"--name {name!r}: must be a plain name of letters, digits and . _ + = @ , - (no slashes)")
     if name == LATEST:
         raise ConfigError(f"--name {name!r}: means the newest run; choose another name")
+
+
+def stem(experiment: Experiment) -> str:
+    """What a run without a name is called after: `ppo-CartPole-v1`."""
+    return re.sub(r"[^\w.-]+", "-", f"{experiment.algorithm.name}-{experiment.env.id}")
 
 
 def _make_numbered(root: Path, stem: str) -> Path:
