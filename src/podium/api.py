@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podium.core import settings
+from podium.core.callback import Callback
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.runs.directory import RunDirectory, find_run
@@ -70,6 +71,7 @@ def train(
     track: Sequence[str] = ("tensorboard",),
     root: str | Path = "runs",
     on_report: "OnReport | None" = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> Run:
@@ -79,6 +81,7 @@ def train(
     `topology` is an architecture by name: impala, seed, decoupled.
     `set` takes what `--set` takes: {"algorithm.learning_rate": 1e-3} or ["algorithm.learning_rate=1e-3"].
     `on_report` is called with each row of metrics.jsonl; if it returns False, the run stops.
+    `callbacks` are objects of classes that extend `podium.Callback`: docs/callbacks.md.
     `metrics_port` serves the run's figures to Prometheus.
     """
     plan = _plan(algorithm, env, total_steps, seed, preset, topology, config, set)
@@ -93,6 +96,7 @@ def train(
         init_from=source,
         track=track,
         on_report=on_report,
+        callbacks=callbacks,
         progress=progress,
         metrics_port=metrics_port,
     )
@@ -132,6 +136,7 @@ def resume(
     wall_s: float | None = None,
     target_return: float | None = None,
     on_report: "OnReport | None" = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> Run:
@@ -154,7 +159,9 @@ def resume(
     from podium.launch.plan import make_plan
 
     plan = make_plan(experiment, factory)
-    session.resume(plan, directory, on_report=on_report, progress=progress, metrics_port=metrics_port)
+    session.resume(
+        plan, directory, on_report=on_report, callbacks=callbacks, progress=progress, metrics_port=metrics_port
+    )
     return Run(directory.path, factory)
 
 

@@ -16,6 +16,7 @@ from podium.core import settings
 from podium.core.config import Experiment
 from podium.launch import recording, training
 from podium.launch.builders import Site, build_actor, build_inference, build_learner, build_replay
+from podium.launch.callbacks import LoggedMetrics
 from podium.launch.evaluation import draw_without_a_screen, play_versions
 from podium.launch.heartbeat import Beat, WorkerMetrics
 from podium.launch.plan import Plan, rebuild_plan
@@ -101,7 +102,8 @@ def learner(context: WorkerContext) -> None:
                 limit_s = max(DATA_LIMIT_S, 2 * plan.experiment.limits.hang_s)
                 wait_for_data(is_fed, lambda: count().produced, context.stop, limit_s, watchdog.be_patient)
                 recorder.start(time.monotonic() - began)
-                training.learn(worker, recorder, watchdog, WorkerMetrics(context, run, worker))
+                workers, logged = WorkerMetrics(context, run, worker), LoggedMetrics(run)
+                training.learn(worker, recorder, watchdog, lambda: workers() | logged())
                 watchdog.be_patient()  # the last checkpoint
 
         with bar:

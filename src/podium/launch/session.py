@@ -6,16 +6,19 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from podium.core import toml
+from podium.core.callback import Callback
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.files import write_whole
 from podium.envs.spec_file import dump_spec
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
+from podium.launch.callbacks import Calls, check_callbacks
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
 from podium.launch.live_metrics import exposed
 from podium.launch.plan import Plan
@@ -41,6 +44,7 @@ def train(
     init_from: RunDirectory | None = None,
     track: Sequence[str] = ("tensorboard",),
     on_report: OnReport | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> RunDirectory:
@@ -50,12 +54,13 @@ def train(
     """
     require_trackers(track)
     plan = settle(plan)
+    check_callbacks(callbacks, plan)
     beginning = begin(plan, init_from, track, learns=plan.in_one_process)
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
     with directory.hold():
         write_whole(directory.env_json, dump_spec(plan.env.spec, plan.env.codec))
         _write_experiment(directory, plan.experiment)
-        _run(plan, directory, beginning, init_from, on_report, progress, metrics_port)
+        _run(plan, directory, beginning, init_from, on_report, callbacks, progress, metrics_port)
     return directory
 
 
@@ -64,10 +69,12 @@ def resume(
     directory: RunDirectory,
     *,
     on_report: OnReport | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> None:
     """Go on from the newest checkpoint that is whole, or from the start where there is none yet."""
+    check_callbacks(callbacks, plan)
     directory.require_writable()
     with directory.hold():
         with directory.write_alone():
@@ -78,7 +85,7 @@ def resume(
         if not plan.in_one_process:
             cut_tail(directory.metrics, beginning.counts.updates)  # the learner would, but we follow the file before
         _write_experiment(directory, plan.experiment)
-        _run(plan, directory, beginning, None, on_report, progress, metrics_port)
+        _run(plan, directory, beginning, None, on_report, callbacks, progress, metrics_port)
 
 
 def _lacks_its_end(plan: Plan, directory: RunDirectory) -> bool:
@@ -117,6 +124,24 @@ def _run(
     beginning: Beginning,
     init_from: RunDirectory | None,
     on_report: OnReport | None,
+    callbacks: Sequence[Callback],
+    progress: bool,
+    metrics_port: int | None,
+) -> None:
+    calls = Calls(callbacks, plan, directory)
+    try:
+        _run_called(plan, directory, beginning, init_from, on_report, calls, progress, metrics_port)
+    finally:
+        calls.end(read_summary(directory.path) or {})
+
+
+def _run_called(
+    plan: Plan,
+    directory: RunDirectory,
+    beginning: Beginning,
+    init_from: RunDirectory | None,
+    on_report: OnReport | None,
+    calls: Calls,
     progress: bool,
     metrics_port: int | None,
 ) -> None:
@@ -125,13 +150,19 @@ def _run(
         with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as metrics:
             for note in (*plan.notes, *beginning.notes, f"run {directory.path}"):
                 bar.say(note)
-            watch = metrics.watched_by(on_report)
+            kept = metrics.watched_by(on_report)
+
+            def watch(row: dict[str, Any]) -> object:
+                goes_on = calls.follow(row)
+                return kept(row) if goes_on else False
+
+            calls.start()
             if is_over(plan, beginning.counts):
                 _close_account(plan, directory, beginning, bar, interrupt)
             elif plan.in_one_process:
 
                 def run(recorder: Recorder) -> None:
-                    training.run(plan, recorder, bar, beginning.state)
+                    training.run(plan, recorder, bar, beginning.state, calls.attach)
 
                 record(plan, directory, beginning, bar, interrupt, watch, run)
             else:

@@ -63,12 +63,16 @@ def example(plan: Plan) -> Fragment:
     return layouts.record.tree(layouts.record.schema.fields).fragment
 
 
-def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
+Attach = Callable[[Recorder, Callable[[], Tree]], None]
+"""Is given the recorder, and a function for the parameters as they are."""
+
+
+def run(plan: Plan, recorder: Recorder, progress: Progress, state: Tree, attach: Attach) -> None:
     """Train from `state` until a limit, an interrupt or an error."""
-    (run_fused if plan.mode == "fused" else run_workers)(plan, recorder, progress, state)
+    (run_fused if plan.mode == "fused" else run_workers)(plan, recorder, progress, state, attach)
 
 
-def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
+def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree, attach: Attach) -> None:
     """Dispatch after dispatch of one XLA program."""
     fused = _fused(plan)
     now = fused.place(FusedState(**state))
@@ -78,6 +82,7 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
     recorder.start(time.monotonic() - began)
     produced = 0
     recorder.own_samples = lambda: Samples(produced=produced)
+    attach(recorder, lambda: plan.algorithm.params(now.train))
     while recorder.ended is None:
         budget = plan.experiment.limits.total_steps - recorder.counts.env_steps
         now, dispatched = fused.dispatch(now, budget)
@@ -90,10 +95,11 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -
             recorder.save(now._asdict())
 
 
-def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree) -> None:
+def run_workers(plan: Plan, recorder: Recorder, progress: Progress, state: Tree, attach: Attach) -> None:
     """Learner and actors as threads of this process."""
     with closing(OneProcess(plan, state, recorder.counts.updates)) as workers:
         recorder.own_samples = workers.samples
+        attach(recorder, lambda: plan.algorithm.params(workers.learner.state))
         progress.say("compiling (the next run of this experiment starts at once)")
         began = time.monotonic()
         workers.warm_up()

@@ -32,6 +32,7 @@ CONTENTS = frozenset(
         "logs",
         "accounting",
         "workers.json",
+        "logged.json",
         "curve.png",
         LOCK,
         WRITER_LOCK,
@@ -140,6 +141,11 @@ class RunDirectory:
     def workers_json(self) -> Path:
         """How the workers are, as their launcher sees them; only where they are processes of their own."""
         return self.path / "workers.json"
+
+    @property
+    def logged_json(self) -> Path:
+        """What callbacks of the launcher logged last, for its learner to report."""
+        return self.path / "logged.json"
 
     @property
     def accounting(self) -> Path:

@@ -77,6 +77,9 @@ class Recorder:
         self.counts = counts
         self.ended: Status | None = None
         self.own_samples: CountSamples = Samples
+        self.before_write: Callable[[dict[str, Any]], Mapping[str, float]] = lambda row: {}
+        self.on_episode: Callable[[float, int], None] | None = None
+        self.on_save: Callable[[int], None] = lambda update: None
         self.tally: CountSamples | None = None  # of all processes of the run, where they keep account themselves
         self._interrupt = interrupt
         self._experiment = experiment
@@ -124,6 +127,8 @@ class Recorder:
         counts.staleness_max = max(counts.staleness_max, staleness_max)
         for episode_return, length in episodes:
             counts.episodes += 1
+            if self.on_episode is not None:
+                self.on_episode(episode_return, length)
             if math.isfinite(episode_return):
                 self._returns.append(episode_return)
                 self._lengths.append(length)
@@ -143,6 +148,7 @@ class Recorder:
             **values,
             **(workers or {}),
         }
+        row |= self.before_write({name: value for name, value in row.items() if value is not None})
         self._log.write({name: value for name, value in row.items() if value is not None})
         self._refuse_not_finite(values)
         self._progress.update(counts.env_steps, row["episode_return"], row["steps_per_s"])
@@ -180,6 +186,7 @@ class Recorder:
         self._checkpoints.save(self.counts.updates, tree, asdict(self.counts), _mean(self._recent(self._returns)))
         self._saved_update = self.counts.updates
         self._saved_at = time.monotonic()
+        self.on_save(self.counts.updates)
 
     def episode_return(self) -> EpisodeReturn:
         """Mean and standard deviation of the last training episodes."""
