@@ -184,3 +184,13 @@ def any_nonzero(tree) -> bool:
 )
 def test_policy_and_value_share_memory_and_convolutions(config, observation):
     assert not networks.make(config, EnvSpec(observation, Discrete(3)), 3).separate
+
+
+def test_policy_and_value_may_have_widths_of_their_own():
+    shapes = jax.eval_shape(networks.make(NetworkConfig((8,), value_hidden=(16, 4)), VECTOR, 3).init, jax.random.key(0))
+    widths = {
+        part: [layer["bias"].shape[0] for layer in shapes[part]["hidden"].values()] for part in ("policy", "value")
+    }
+    assert widths == {"policy": [8], "value": [16, 4]}
+    with pytest.raises(ConfigError, match="policy and value share their layers"):
+        networks.make(NetworkConfig((8,), memory="gru", value_hidden=(16,)), VECTOR, 3)

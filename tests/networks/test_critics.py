@@ -113,3 +113,11 @@ def test_memory_is_refused_in_one_line(config, says):
     with pytest.raises(ConfigError, match=says) as refused:
         make_policy(config, SPEC, 2)
     assert "\n" not in str(refused.value)
+
+
+def test_critics_may_have_widths_of_their_own():
+    config = NetworkConfig((8,), value_hidden=(16, 4))
+    critics = jax.eval_shape(make_critics(config, SPEC, towers=2).init, jax.random.key(0))["towers"]
+    assert [critics[name]["bias"].shape for name in ("hidden_0", "hidden_1")] == [(2, 16, 1), (2, 4, 1)]
+    policy = jax.eval_shape(make_policy(config, SPEC, 2).init, jax.random.key(0))["tower"]
+    assert [layer["bias"].shape for layer in policy["hidden"].values()] == [(8, 1)]

@@ -145,6 +145,9 @@ class Algorithm(NamedTuple):
     memory: Callable  # (params, B) -> memory at an episode's start; () if there is none
     act: Callable  # (params, memory, ActInput, greedy) -> (action, extras, memory)
     update: Callable  # (TrainState, batch, key, axis=None) -> (TrainState, metrics, feedback)
+    observe: Callable | None = (
+        None  # (TrainState, Fragment, axis=None) -> TrainState: as it is put into a replay buffer
+    )
 
     @property
     def rollouts(self) -> Rollouts:

@@ -38,6 +38,8 @@ def learn(
     if isinstance(algorithm.experience, Fragments):
         train, metrics, _ = algorithm.update(train, fragment, key, axis)
         return train, store, metrics
+    if algorithm.observe is not None:
+        train = algorithm.observe(train, fragment, axis)
     store, turns = take_in(algorithm, store, fragment, axis)
     sums = no_sums(algorithm, train, store, axis)
     train, store, sums = update_some(algorithm, train, store, sums, key, 0, turns, axis)

@@ -1,9 +1,13 @@
 """From an experiment's algorithm name to the algorithm: a built-in, or the user's by Python path."""
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
+from podium.algorithms import schedules
 from podium.algorithms.algorithm import Algorithm
-from podium.core.algorithm_configs import ALGORITHMS
+from podium.algorithms.normalizing import normalize_observations
+from podium.core.algorithm_configs import ALGORITHMS, OffPolicyConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import load_path
@@ -11,16 +15,25 @@ from podium.core.specs import EnvSpec
 from podium.core.user_frames import refusing
 
 
-def make(experiment: Experiment, spec: EnvSpec) -> Algorithm:
-    """The algorithm of `experiment` for environments of `spec`.
+def make(experiment: Experiment, spec: EnvSpec, factory: Callable[..., Any] | None = None) -> Algorithm:
+    """The algorithm of `experiment` for environments of `spec`, with its schedules.
 
     A user's own is a function `(config, experiment, spec) -> Algorithm`; the annotation of `config`,
-    a subclass of AlgorithmConfig, says which fields `--set algorithm.…` takes.
+    a subclass of AlgorithmConfig, says which fields `--set algorithm.…` takes. `factory` is such a function that no
+    Python path leads to.
     """
+    config = experiment.algorithm
+    if factory is None and config.name in ALGORITHMS:
+        algorithm = importlib.import_module(f"podium.algorithms.{config.name}").make(config, experiment, spec)
+    else:
+        algorithm = _make_own(experiment, spec, factory or load_path(config.name, "algorithm.name"))
+    if isinstance(config, OffPolicyConfig) and config.normalize_observations:
+        algorithm = normalize_observations(algorithm)
+    return schedules.apply(algorithm, experiment)
+
+
+def _make_own(experiment: Experiment, spec: EnvSpec, factory: Callable[..., Any]) -> Algorithm:
     name = experiment.algorithm.name
-    if name in ALGORITHMS:
-        return importlib.import_module(f"podium.algorithms.{name}").make(experiment.algorithm, experiment, spec)
-    factory = load_path(name, "algorithm.name")
     with refusing(f"algorithm.name = {name!r}: called with (config, experiment, spec), it"):
         algorithm = factory(experiment.algorithm, experiment, spec)
     if not isinstance(algorithm, Algorithm):

@@ -60,10 +60,19 @@ class NetworkConfig(Section):
     """Width of the recurrent core."""
     factory: str | None = None
     """Python path of your own network, my_module:make_network; see docs/own-algorithm.md."""
+    value_hidden: tuple[int, ...] | None = None
+    """Widths of the value's or critics' hidden layers, where policy and value share none. None: as hidden."""
 
     def __post_init__(self) -> None:
         self.require("hidden", all(n >= 1 for n in self.hidden), "widths of at least 1, such as [64, 64]")
+        widths = self.value_hidden or ()
+        self.require("value_hidden", all(n >= 1 for n in widths), "widths of at least 1, such as [256, 256]")
         self.require("memory_size", self.memory_size >= 1, "at least 1")
+
+    @property
+    def critic_hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers of what judges, where it has its own."""
+        return self.hidden if self.value_hidden is None else self.value_hidden
 
 
 @dataclass(frozen=True)

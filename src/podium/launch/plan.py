@@ -134,6 +134,11 @@ def make_plan(
             may_leave = importable and are_known_everywhere(experiment, env)
             workers, kept = replay_keeper.choose(experiment, algorithm, env.spec, devices, may_leave)
             notes = (*notes, kept)
+        if workers and algorithm.observe is not None:
+            raise ConfigError(
+                "algorithm.normalize_observations = true: with replay workers, the learner does not see what goes into "
+                "the buffer; use topology.replay_workers=0, with an algorithm.buffer_size that fits, or false"
+            )
     topology = replace(experiment.topology, replay_workers=workers)
     if mode == "fused" and not workers:
         experiment = replace(experiment, topology=replace(topology, mode=mode, devices=devices))

@@ -174,7 +174,15 @@ def adopt(train: Tree, source: RunDirectory, config: AlgorithmConfig, read: bool
         right = "keep it there, or say HYPER = () if all settings come from the configuration"
         raise ConfigError(f"--init-from {source.name}: {lacks}, so this run's could not take its place; {right}")
     adopted = jax.tree.map(lambda own, other: own if is_hyper(own) else other, train, adopted, is_leaf=is_hyper)
-    return adopted._replace(steps=train.steps) if "steps" in getattr(train, "_fields", ()) else adopted
+    return _restart(train, adopted)
+
+
+def _restart(fresh: Tree, adopted: Tree) -> Tree:
+    """The adopted state with what schedules count in as it is at a run's start, in wrapped states too."""
+    fields = getattr(fresh, "_fields", ())
+    if "steps" in fields:
+        adopted = adopted._replace(steps=fresh.steps)
+    return adopted._replace(train=_restart(fresh.train, adopted.train)) if "train" in fields else adopted
 
 
 def set_hyper(train: Tree, experiment: Experiment) -> Tree:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from podium.core.config import NetworkConfig
+from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
 from podium.core.types import Tree
 from podium.networks.network import Network, find_images, zeros_like_spec
@@ -110,15 +111,15 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, memory: Tree, obs: Tree, first: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
         features = Encoder(self.images, self.config.vision, name="encoder")(obs).reshape(first.size, -1).T
-        hidden, activation = self.config.hidden, self.config.activation
+        hidden, value_hidden, activation = self.config.hidden, self.config.critic_hidden, self.config.activation
         if self.shared:
-            features, hidden = MLP(hidden, activation, name="torso")(features), ()
+            features, hidden, value_hidden = MLP(hidden, activation, name="torso")(features), (), ()
         if self.config.memory != "none":
             core = CORES[self.config.memory](self.config.memory_size, name="core")
             memory, features = core(memory, features.T.reshape(*first.shape, -1), first)
             features = features.reshape(first.size, -1).T
         outputs = Tower(hidden, activation, self.num_outputs, 0.01, name="policy")(features)
-        value = Tower(hidden, activation, 1, 1.0, name="value")(features)
+        value = Tower(value_hidden, activation, 1, 1.0, name="value")(features)
         return outputs.T.reshape(*first.shape, -1), value.reshape(first.shape), memory
 
 
@@ -126,6 +127,11 @@ def make(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> Network:
     """The built-in network for this configuration and spec."""
     images = find_images(spec.observation)
     shared = any(images) or config.memory != "none"
+    if shared and config.value_hidden is not None:
+        widths = list(config.value_hidden)
+        raise ConfigError(
+            f"network.value_hidden = {widths}: with pixels or memory, policy and value share their layers"
+        )
     module = ActorCritic(config, num_outputs, images, shared)
 
     def memory(batch: int) -> Tree:

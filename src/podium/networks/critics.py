@@ -100,7 +100,7 @@ class CriticTowers(nn.Module):
     @nn.compact
     def __call__(self, obs: Tree, action: jax.Array) -> jax.Array:
         x = jnp.concatenate([_encode(obs, self.images, self.config.vision), action])
-        return Ensemble(self.towers, self.config.hidden, self.config.activation, name="towers")(x)
+        return Ensemble(self.towers, self.config.critic_hidden, self.config.activation, name="towers")(x)
 
 
 def make_policy(config: NetworkConfig, spec: EnvSpec, num_outputs: int) -> PolicyNetwork:

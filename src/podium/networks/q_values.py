@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from podium.core.config import NetworkConfig
+from podium.core.errors import ConfigError
 from podium.core.specs import Discrete, EnvSpec
 from podium.core.types import Tree
 from podium.networks import network as networks
@@ -39,6 +40,10 @@ def make(config: NetworkConfig, spec: EnvSpec, dueling: bool) -> QNetwork:
     they are the advantages and the state's value of a dueling head, or the outputs are Q-values.
     """
     assert isinstance(spec.action, Discrete)
+    if config.value_hidden is not None:
+        raise ConfigError(
+            f"network.value_hidden = {list(config.value_hidden)}: Q-values come of one network; use hidden"
+        )
     if config.factory is not None:
         return _from_factory(config, spec, spec.action.n, dueling)
     module = QValues(config, find_images(spec.observation), spec.action.n, dueling)

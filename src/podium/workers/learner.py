@@ -66,15 +66,19 @@ class _FromReplay:
             return learning.update_some(algorithm, state, store, sums, jax.random.fold_in(key, update), begin, end)
 
         self._beat, self._key = beat, key
+        self._observe = None if algorithm.observe is None else jit_learning(algorithm.observe)
         self._take_in = jit_learning(partial(learning.take_in, algorithm), donate_argnums=0)
         self._no_sums = jax.jit(partial(learning.no_sums, algorithm))
         self._update = jit_learning(update, donate_argnums=1)
 
     def compile(self, state: Tree, store: Tree, fragment: Fragment) -> None:
+        if self._observe is not None:
+            self._observe.lower(state, fragment).compile()
         self._take_in.lower(store, fragment).compile()
         self._update.lower(state, store, self._no_sums(state, store), self._key, 0, 0, 0).compile()
 
     def __call__(self, state: Tree, store: Tree, fragment: Fragment, update: int) -> tuple[Tree, Tree, Mapping]:
+        state = state if self._observe is None else self._observe(state, fragment)
         store, due = self._take_in(store, fragment)
         sums, due = self._no_sums(state, store), int(due)
         for begin in range(0, due, ROUND):

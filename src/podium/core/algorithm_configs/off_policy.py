@@ -25,6 +25,8 @@ class OffPolicyConfig(AlgorithmConfig):
     """Rewards in a target before it looks at a value; fewer where an episode or a fragment ends."""
     tau: float = 0.005
     """How far the target network moves towards the network at each update."""
+    normalize_observations: bool = False
+    """By mean and variance of what was put into the replay buffer; frozen in evaluation."""
     exploration_spread: float = 1.0
     """The last environment's exploration as a part of the first one's; between them it falls by equal factors."""
     priority_exponent: float = 0.0
