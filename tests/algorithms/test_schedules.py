@@ -34,7 +34,7 @@ def start(
 ) -> tuple[Algorithm, object]:
     experiment: Experiment = replace(make(config), limits=LimitsConfig(total_steps=total_steps))
     algorithm = registry.make(experiment, spec)
-    return algorithm, algorithm.init(jax.random.key(0), spec, config.hyper())
+    return algorithm, algorithm.init(jax.random.key(0), spec, experiment.hyper())
 
 
 @pytest.mark.parametrize(

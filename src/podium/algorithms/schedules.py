@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from podium.algorithms.algorithm import Algorithm, Individuals, Played, Replay
 from podium.algorithms.collectives import add_up
 from podium.algorithms.optimizers import count_on, part_done
-from podium.core.algorithm_configs import AlgorithmConfig
+from podium.core.algorithm_configs import STEP_SHARE, AlgorithmConfig
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.imports import load_path
@@ -36,7 +36,7 @@ def apply(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
     if not chosen:
         return algorithm
     factors = {name: read(f"algorithm.schedules.{name}", how) for name, how in chosen.items()}
-    scheduled = Scheduled(algorithm, config, experiment.limits.total_steps, factors)
+    scheduled = Scheduled(algorithm, config, factors)
     observe = None if algorithm.observe is None else scheduled.observe
     return algorithm._replace(init=scheduled.init, params=scheduled.params, update=scheduled.update, observe=observe)
 
@@ -47,7 +47,6 @@ class Scheduled:
 
     algorithm: Algorithm
     config: AlgorithmConfig
-    total_steps: int
     factors: Mapping[str, Factor]
 
     def init(self, key: jax.Array, spec: Any, hyper: dict[str, float]) -> ScheduledState:
@@ -57,10 +56,9 @@ class Scheduled:
         return self.algorithm.params(self.with_hyper(state.train, self.factors_now(state)))
 
     def update(self, state: ScheduledState, batch: Any, key: jax.Array, axis: str | None = None) -> tuple:
-        now = self.factors_now(state)
+        now, hyper = self.factors_now(state), self.hyper(state.train)
         train, metrics, feedback = self.algorithm.update(self.with_hyper(state.train, now), batch, key, axis)
-        hypers = [leaf for leaf in self._leaves(state.train) if self.config.is_hyper(leaf)]
-        metrics = metrics | {name: hypers[0][name] * factor for name, factor in now.items()}
+        metrics = metrics | {name: hyper[name] * factor for name, factor in now.items()}
         # The settings themselves stay: a factor belongs to a moment.
         same = jax.tree.map(
             lambda own, new: own if self.config.is_hyper(own) else new, state.train, train, is_leaf=self.config.is_hyper
@@ -73,9 +71,10 @@ class Scheduled:
 
     def factors_now(self, state: ScheduledState) -> dict[str, jax.Array]:
         """The factor of each scheduled setting at this part of the run."""
-        done, experience = part_done(state.steps, self.total_steps), self.algorithm.experience
+        share, experience = self.hyper(state.train)[STEP_SHARE], self.algorithm.experience
+        done = part_done(state.steps, share)
         if isinstance(experience, Replay):
-            done = done / experience.ratio + experience.starts / float(self.total_steps)
+            done = done / experience.ratio + experience.starts * share
         done = jnp.clip(done, 0.0, 1.0)
         return {name: jnp.float32(factor(done)) for name, factor in self.factors.items()}
 
@@ -98,8 +97,14 @@ class Scheduled:
 
         return jax.tree.map(scale, train, is_leaf=is_hyper)
 
-    def _leaves(self, train: Tree) -> list[Any]:
-        return jax.tree.leaves(train, is_leaf=self.config.is_hyper)
+    def hyper(self, train: Tree) -> dict[str, jax.Array]:
+        """The settings in a state, as they were given."""
+        leaves = jax.tree.leaves(train, is_leaf=self.config.is_hyper)
+        found = next((leaf for leaf in leaves if self.config.is_hyper(leaf)), None)
+        if found is None or STEP_SHARE not in found:
+            lacks = f"the training state of {self.config.name} does not hold the dict `hyper` as its init was given it"
+            raise ConfigError(f"algorithm.schedules: {lacks}; keep it there, whole")
+        return found
 
 
 def read(field: str, how: Any) -> Factor:

@@ -101,7 +101,7 @@ def load_policy(
 ) -> Policy:
     """The policy of a run's newest checkpoint, or of its best. `env` or `env_factory` is played in place of its own."""
     agent = load_agent(directory).in_env(env, env_factory)
-    key, hyper = run_key(agent.experiment.seed), agent.experiment.algorithm.hyper()
+    key, hyper = run_key(agent.experiment.seed), agent.experiment.hyper()
     template = jax.eval_shape(lambda: agent.algorithm.init(key, agent.spec, hyper))
     restored = restore(directory, template, part="train", best=best)
     return Policy(agent, agent.algorithm.params(restored.tree), restored.update, directory)
