@@ -102,6 +102,10 @@ def test_the_last_line_podium_runs_and_the_log_tell_the_greedy_result(
     tell_end([cartpole], quiet=False)
     assert main(["runs", "--root", str(cartpole.path.parent)]) == 0
     said, log = capsys.readouterr().out, (cartpole.path / "log.txt").read_text()
+    name, end = f"first --root {cartpole.path.parent}", 2 * summary["env_steps"]
+    hints = f"next: podium eval {name} --video | podium plot {name} | podium resume {name} --total-steps {end}\n"
+    assert hints in said
+    assert "s; ended by limits.total_steps\n" in said
     assert f"{cartpole.path}: greedy {score} over 2 episodes (training " in said
     assert f"done: greedy {score} over 2 episodes (training " in log.splitlines()[-1]
     header, row = said.splitlines()[-2:]

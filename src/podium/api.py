@@ -215,8 +215,9 @@ def evaluate(
         policy = policy.in_env(env if isinstance(env, str) else None, None if isinstance(env, str) else env)
     if video:
         policy.directory.require_writable("videos")
-    played = evaluate_policy(policy, episodes, seed, deterministic)
+    # Filmed first: what cannot be drawn is told before many episodes are played.
     path = film(policy, policy.directory, seed, deterministic=deterministic) if video else None
+    played = evaluate_policy(policy, episodes, seed, deterministic)
     return Evaluation(played.mean, played.stderr, len(played.returns), played.returns, path)
 
 

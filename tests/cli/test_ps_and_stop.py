@@ -89,7 +89,10 @@ def test_asking_for_the_holder_keeps_nobody_from_starting(tmp_path: Path, monkey
 def test_ps_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path, "ended")
     assert main(["ps", "--root", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"nothing is running in {tmp_path}; `podium runs` lists what has ended\n"
+    assert (
+        capsys.readouterr().out
+        == f"nothing is running in {tmp_path}; `podium runs --root {tmp_path}` lists what has ended\n"
+    )
 
 
 def test_ps_shows_a_run_before_its_first_report(
@@ -158,13 +161,13 @@ def test_a_training_run_is_listed_and_stopped_with_a_checkpoint(
         assert (run / "checkpoints" / str(summary["updates"])).is_dir()
         assert capsys.readouterr().out == (
             f"run run: interrupted after {summary['env_steps']:,} steps, checkpoint {summary['updates']};"
-            " `podium resume run` goes on\n"
+            f" `podium resume run --root {root}` goes on\n"
         )
         assert process.wait(60) == 130
         assert main(["ps", "--root", str(root)]) == 0
         assert capsys.readouterr().out.startswith("nothing is running")
         assert main(["stop", "run", "--root", str(root)]) == 2
-        assert capsys.readouterr().err == "error: run run is not running; `podium ps` lists what is\n"
+        assert capsys.readouterr().err == f"error: run run is not running; `podium ps --root {root}` lists what is\n"
     finally:
         if process.poll() is None:
             end(process)

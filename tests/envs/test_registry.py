@@ -307,11 +307,11 @@ def test_an_own_batch_that_saves_what_no_checkpoint_could_hold_is_told_at_once(h
 @pytest.mark.parametrize(
     ("module", "name", "line"),
     [
-        ("envpool", "envpool:CartPole-v1", r'pip install "podium-rl\[envpool\]"'),
-        ("gymnax", "gymnax:CartPole-v1", r'pip install "podium-rl\[gymnax\]"'),
-        ("ale_py", "ALE/Pong-v5", r'pip install "podium-rl\[atari\]"'),
-        ("ale_py", "PongNoFrameskip-v4", r'pip install "podium-rl\[atari\]"'),
-        ("Box2D", "gymnasium:LunarLander-v3", r'pip install "podium-rl\[box2d\]"'),
+        ("envpool", "envpool:CartPole-v1", r"pip install -e '\.\[envpool\]'"),
+        ("gymnax", "gymnax:CartPole-v1", r"pip install -e '\.\[gymnax\]'"),
+        ("ale_py", "ALE/Pong-v5", r"pip install -e '\.\[atari\]'"),
+        ("ale_py", "PongNoFrameskip-v4", r"pip install -e '\.\[atari\]'"),
+        ("Box2D", "gymnasium:LunarLander-v3", r"pip install -e '\.\[box2d\]'"),
     ],
 )
 def test_a_missing_library_says_what_to_install(

@@ -11,6 +11,7 @@ import podium
 from launch import commands
 from launch.commands import TINY, digest, flags, tiny
 from podium.cli.main import main
+from podium.core.extras import install_line
 
 HIDE = "import sys; sys.modules[{!r}] = None  # as if it were not installed"
 
@@ -46,7 +47,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *args: str | Path) -> str:
             ["dqn", "CartPole-v1", "--set", "algorithm.update_ratio=0.3"],
             ["algorithm.update_ratio = 0.3", "whole number"],
         ),
-        (["ppo", "podium:Catch-v0", "--track", "wandb"], ["wandb is not installed", "podium-rl[wandb]"]),
+        (["ppo", "podium:Catch-v0", "--track", "wandb"], ["wandb is not installed", "pip install -e '.[wandb]'"]),
         (["ppo", "podium:Catch-v0", "--init-from", "nothing"], ["no runs in"]),
     ],
 )
@@ -78,7 +79,7 @@ def test_a_missing_library_is_named_with_its_pip_install(library: str, tmp_path:
     refused = commands.podium("train", "ppo", f"{library}:CartPole-v1", cwd=tmp_path, PYTHONPATH=path)
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
-    assert line.endswith(f'{library} is not installed: pip install "podium-rl[{library}]"')
+    assert line.endswith(f"{library} is not installed: {install_line(library)}")
 
 
 def test_without_envpool_gymnasium_steps_the_same_id(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_devices_are_named() -> None:
 def test_an_installed_extra_has_its_version_and_a_missing_one_its_command() -> None:
     assert examine_extra("wire", ("no-such-package", "numpy")).detail.startswith("numpy 2")
     missing = examine_extra("wandb", ("no-such-package",))
-    assert missing == ("wandb", True, "not installed (optional): pip install 'podium-rl[wandb]'")
+    assert missing == ("wandb", True, "not installed (optional): `pip install -e '.[wandb]'` in Podium's checkout")
 
 
 def test_no_extra_is_recommended_that_nothing_here_uses() -> None:

@@ -11,8 +11,9 @@ from launch import commands
 from launch.commands import tiny
 from podium.core import settings
 from podium.launch import training
-from podium.launch.evaluation import play_versions
+from podium.launch.evaluation import film, play_versions
 from podium.launch.plan import make_plan
+from podium.launch.policy import Policy, agent_of
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
 from podium.runs.directory import RunDirectory
@@ -28,6 +29,15 @@ def test_mujoco_is_filmed_without_a_screen(tmp_path: Path) -> None:
     assert filmed.returncode == 0, filmed.stderr
     (video,) = (tmp_path / "runs" / "hop" / "videos").glob("*.mp4")
     assert video.stat().st_size > 1000
+
+
+def test_what_cannot_be_drawn_is_refused_in_one_line(tmp_path: Path) -> None:
+    plan = make_plan(settings.resolve("ppo", "launch.faulty:make", preset=None, overrides=tiny()).experiment)
+    params = plan.algorithm.params(training.initial_state(plan)["train"])
+    run = RunDirectory(tmp_path)
+    with pytest.raises(podium.ConfigError, match=r"^--video: launch\.faulty:make cannot be drawn here: .*\Z"):
+        film(Policy(agent_of(plan), params, 0, run), run, seed=0)
+    assert not list(tmp_path.rglob("*.mp4"))
 
 
 def test_an_evaluator_that_cannot_film_says_so_once_and_plays_on(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podium.core.errors import ConfigError
-from podium.runs.directory import RunDirectory, find_run, list_runs
+from podium.runs.directory import RunDirectory, find_run, list_runs, root_flag
 
 STEM = "ppo-CartPole-v1"
 
@@ -117,7 +117,7 @@ def test_an_unknown_run_names_the_nearest(tmp_path: Path) -> None:
     start(tmp_path, "ppo-CartPole-v1-0001")
     with pytest.raises(ConfigError, match=r"no run 'ppo-CartPol-v1-0001'.*did you mean 'ppo-CartPole-v1-0001'"):
         find_run("ppo-CartPol-v1-0001", tmp_path)
-    with pytest.raises(ConfigError, match="podium runs"):
+    with pytest.raises(ConfigError, match="podium runs --root"):
         find_run("zzz", tmp_path)
 
 
@@ -172,3 +172,13 @@ def test_who_writes_a_run_waits_for_the_one_before_and_not_for_ever(tmp_path: Pa
     leaves.set()
     with run.write_alone():
         before.join()
+
+
+def test_a_hint_names_the_run_and_its_root_unless_that_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert RunDirectory(Path("runs/mine")).argument == RunDirectory(tmp_path / "runs" / "mine").argument == "mine"
+    assert RunDirectory(Path("my runs/mine")).argument == "mine --root 'my runs'"
+    assert root_flag(Path("runs")) == ""
+    assert root_flag(tmp_path) == f" --root {tmp_path}"

@@ -134,7 +134,7 @@ def test_an_unknown_tracker_names_the_known_ones(tmp_path: Path) -> None:
 def test_wandb_that_is_not_installed_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "path", [])  # so that it is not found, installed or not
-    with pytest.raises(ConfigError, match=r'pip install "podium-rl\[wandb\]"'):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[wandb\]'"):
         MetricsLog(tmp_path, ("wandb",))
 
 

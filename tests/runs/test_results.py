@@ -3,7 +3,7 @@
 import pytest
 
 from podium.runs.recorder import window
-from podium.runs.results import describe_result, format_return, format_score, greedy_score
+from podium.runs.results import describe_result, format_return, format_score, greedy_score, how_to_go_on
 
 SAC = {
     "episode_return": {"mean": -366.2, "std": 40.0, "n": 96},
@@ -53,6 +53,15 @@ def test_mean_and_standard_error_end_at_the_same_digit(mean: float, stderr: floa
 def test_the_last_line_has_the_greedy_return_first() -> None:
     line = "greedy -149 ± 9 over 10 episodes (training -366 over the last 96), 20,000 steps in 98.2 s"
     assert describe_result(SAC) == line
+
+
+def test_the_last_line_names_the_limit_that_ended_the_run() -> None:
+    assert describe_result(SAC | {"limit": "wall_s"}).endswith(", 20,000 steps in 98.2 s; ended by limits.wall_s")
+
+
+def test_a_run_goes_on_past_the_limit_that_ended_it() -> None:
+    flags = [how_to_go_on(SAC | {"limit": limit}) for limit in ("total_steps", "wall_s", "target_return", None)]
+    assert flags == [" --total-steps 40000", " --wall-s 197", " --target-return none", ""]
 
 
 def test_what_was_not_played_or_did_not_end_is_said() -> None:

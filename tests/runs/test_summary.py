@@ -24,6 +24,7 @@ SUMMARY = Summary(
 )
 KEYS = [
     "status",
+    "limit",
     "env_steps",
     "updates",
     "wall_s",

@@ -34,11 +34,11 @@ class Ps(Command):
 
     def run(self) -> int:
         """List."""
-        from podium.runs.directory import list_runs
+        from podium.runs.directory import list_runs, root_flag
 
         running = [(run, holder) for run in list_runs(self.root) if (holder := run.holder()) is not None]
         if not running:
-            print(f"nothing is running in {self.root}; `podium runs` lists what has ended")
+            print(f"nothing is running in {self.root}; `podium runs{root_flag(self.root)}` lists what has ended")
             return 0
         print_table(["run", "pid", "mode", "steps", "steps/s", "return", "since"], [_run_row(*one) for one in running])
         for run, holder in running:
@@ -63,17 +63,17 @@ class Stop(Command):
 
     def run(self) -> int:
         """Ask it to end, and wait."""
-        from podium.runs.directory import find_run
+        from podium.runs.directory import find_run, root_flag
 
         if not self.name:
-            raise ConfigError("podium stop: which run? `podium ps` lists what is running")
+            raise ConfigError(f"podium stop: which run? `podium ps{root_flag(self.root)}` lists what is running")
         timeout = read_whole("--timeout", self.timeout)
         if timeout is None or timeout < 1:
             raise ConfigError(f"--timeout = {timeout}: must be at least 1 second")
         run = find_run(self.name, self.root)
         holder = run.holder()
         if holder is None:
-            raise ConfigError(f"run {run.name} is not running; `podium ps` lists what is")
+            raise ConfigError(f"run {run.name} is not running; `podium ps{root_flag(run.path.parent)}` lists what is")
         if not holder.is_here:
             raise ConfigError(f"run {run.name} is running in {holder}: stop it there")
         _terminate(run, holder)
@@ -82,7 +82,7 @@ class Stop(Command):
             if time.monotonic() > deadline:
                 raise PodiumError(
                     f"run {run.name} has not ended {timeout} s after its SIGTERM: {holder} may still be writing"
-                    f" its checkpoint; `podium stop {run.name} --timeout {2 * timeout}` waits longer"
+                    f" its checkpoint; `podium stop {run.argument} --timeout {2 * timeout}` waits longer"
                 )
             time.sleep(LOOK_EVERY_S)
         return _tell_end(run)
@@ -104,10 +104,10 @@ def _tell_end(run: "RunDirectory") -> int:
     summary = read_summary(run.path) or {}
     status, steps = summary.get("status", "no summary"), summary.get("env_steps") or 0
     if status in ("running", "no summary"):
-        raise PodiumError(f"run {run.name} ended without a word; `podium resume {run.name}` goes on where it can")
+        raise PodiumError(f"run {run.name} ended without a word; `podium resume {run.argument}` goes on where it can")
     saved = [int(path.name) for path in run.checkpoints.glob("*") if path.name.isdecimal()]
     checkpoint = f"checkpoint {max(saved)}" if saved else "no checkpoint yet"
-    advice = "" if status == "done" or not saved else f"; `podium resume {run.name}` goes on"
+    advice = "" if status == "done" or not saved else f"; `podium resume {run.argument}` goes on"
     print(f"run {run.name}: {status} after {steps:,} steps, {checkpoint}{advice}")
     return 0
 

@@ -98,12 +98,12 @@ class Runs(Command):
 
     def run(self) -> int:
         """List."""
-        from podium.runs.directory import list_runs
+        from podium.runs.directory import list_runs, root_flag
         from podium.runs.overview import current_summary
 
         rows = [_row(run.path, run.experiment_toml, current_summary(run)) for run in list_runs(self.root)]
         if not rows:
-            print(f"no runs in {self.root}; `podium train ppo CartPole-v1` starts one")
+            print(f"no runs in {self.root}; `podium train ppo CartPole-v1{root_flag(self.root)}` starts one")
             return 0
         print_table(["run", "status", "algorithm", "env", "seed", "steps", "greedy", "training", "steps/s"], rows)
         return 0

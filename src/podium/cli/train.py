@@ -1,9 +1,10 @@
 """`podium train` and `podium resume`."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional, UseAppendAction
 
@@ -16,7 +17,12 @@ from podium.core.settings import resolve
 from podium.core.toml import load
 from podium.runs.directory import stem
 
+if TYPE_CHECKING:
+    from podium.runs.directory import RunDirectory
+
 TRACKERS = ("tensorboard", "wandb")
+DRAWING_LIBRARIES = ("gymnasium", "envpool")
+"""Libraries whose environments mostly can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,7 @@ def read_port(text: str | None) -> dict[str, Any]:
 
 def tell_end(runs: Sequence[Any], quiet: bool) -> int:
     """Say what came out, where it lies, and what to try next."""
+    from podium.runs.directory import RunDirectory
     from podium.runs.results import describe_result
 
     for run in runs:
@@ -213,6 +220,19 @@ def tell_end(runs: Sequence[Any], quiet: bool) -> int:
             continue
         print(f"{run.path}: {describe_result(run.summary)}")
     if not quiet:
-        names = " ".join(run.name for run in runs)
-        print(f"next: podium eval {runs[0].name} --video | podium plot {names} | podium resume {runs[0].name}")
+        print(f"next: {' | '.join(_next_commands([RunDirectory(run.path) for run in runs], runs[0].summary))}")
     return 0
+
+
+def _next_commands(runs: "Sequence[RunDirectory]", summary: Mapping[str, Any]) -> list[str]:
+    """Commands about these runs, that work as they stand; `summary` is the first one's."""
+    from podium.runs.results import how_to_go_on
+
+    first = runs[0].argument
+    others = "".join(f"{shlex.quote(run.name)} " for run in runs[:-1])
+    film = " --video" if summary.get("env_library") in DRAWING_LIBRARIES else ""
+    return [
+        f"podium eval {first}{film}",
+        f"podium plot {others}{runs[-1].argument}",
+        f"podium resume {first}{how_to_go_on(summary)}",
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from podium.core.errors import ConfigError
+from podium.core.extras import install_line
 
 GAME = re.compile(r"(?:ALE/(?P<name>\w+)|(?P<old>\w+?)(?:NoFrameskip|Deterministic)?)-v\d+")
 """An ALE game by its new name (ALE/Pong-v5) or by one of its old ones (Pong-v0, PongNoFrameskip-v4)."""
@@ -27,7 +28,7 @@ def import_games() -> None:
     try:
         import ale_py
     except ImportError:
-        raise ConfigError('env.id: ALE games need ale-py: pip install "podium-rl[atari]"') from None
+        raise ConfigError(f"env.id: ALE games need ale-py: {install_line('atari')}") from None
     if "ALE/Pong-v5" not in gymnasium.registry:
         gymnasium.register_envs(ale_py)
 
@@ -66,7 +67,7 @@ def make(env_id: str, kwargs: Mapping[str, Any], render: bool = False) -> gymnas
         # the checker's wrapper would look at each step; we check shapes and dtypes ourselves
         return gymnasium.make(named, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"env.id = {env_id!r}: {install_line(str(error))}") from None
+        raise ConfigError(f"env.id = {env_id!r}: {what_to_install(str(error))}") from None
     except ModuleNotFoundError as error:
         raise ConfigError(f"env.id = {env_id!r}: needs {error.name!r}: pip install {error.name}") from None
     except (TypeError, gymnasium.error.Error) as error:
@@ -83,10 +84,10 @@ def _is_mismatch(error: TypeError, kwargs: Mapping[str, Any]) -> bool:
     return unknown or frame.f_globals.get("__name__") == gymnasium.make.__module__
 
 
-def install_line(message: str) -> str:
+def what_to_install(message: str) -> str:
     """What to install, from Gymnasium's message about a missing library."""
     if "box2d" in message.lower():
-        return 'Box2D is not installed: pip install "podium-rl[box2d]"'
+        return f"Box2D is not installed: {install_line('box2d')}"
     if "opencv" in message.lower():
-        return 'OpenCV is not installed: pip install "podium-rl[atari]"'
+        return f"OpenCV is not installed: {install_line('atari')}"
     return " ".join(message.split())

@@ -18,6 +18,7 @@ import numpy as np
 
 from podium.core.config import EnvConfig
 from podium.core.errors import ConfigError
+from podium.core.extras import install_line
 from podium.core.imports import is_python_path, load_path, suggest
 from podium.core.specs import EnvSpec
 from podium.envs.codecs import Codec, make_codec
@@ -116,7 +117,7 @@ def resolve_plain(config: EnvConfig, wrappers: Sequence[Wrapper]) -> ResolvedEnv
 def resolve_named(config: EnvConfig, wrappers: Sequence[Wrapper], library: str, name: str) -> ResolvedEnv:
     """An id with its library in front."""
     if not installed(library):
-        raise ConfigError(f'env.id = {config.id!r}: {library} is not installed: pip install "podium-rl[{library}]"')
+        raise ConfigError(f"env.id = {config.id!r}: {library} is not installed: {install_line(library)}")
     module = importlib.import_module(LIBRARIES[library])
     if library == "gymnasium":
         if not module.has_id(name):

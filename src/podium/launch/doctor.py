@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podium.core.errors import PodiumError
+from podium.core.extras import install_line
 from podium.core.machine import count_cores
 
 EXTRAS = {
@@ -68,7 +69,7 @@ def examine_extra(extra: str, distributions: tuple[str, ...]) -> Finding:
             return Finding(extra, True, f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return Finding(extra, True, f"not installed (optional): pip install 'podium-rl[{extra}]'")
+    return Finding(extra, True, f"not installed (optional): {install_line(extra)}")
 
 
 def examine_shared_memory(place: Path) -> Finding:

@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -100,13 +101,16 @@ def film(
     """One episode as an mp4 in the run's videos."""
     frames: list[np.ndarray] = []
     agent, params = policy.agent, jax.device_get(policy.params)
-    env = agent.env.make_host(_seeds(seed, 1), render=True)
     try:
-        evaluate(agent.algorithm, params, env, run_key(seed), deterministic, on_frame=frames.append, on_step=on_step)
+        with closing(agent.env.make_host(_seeds(seed, 1), render=True)) as env:
+            evaluate(agent.algorithm, params, env, run_key(seed), deterministic, frames.append, on_step)
     except NotImplementedError:
         raise ConfigError(f"--video: {agent.experiment.env.id} draws no pictures; one of Gymnasium does") from None
-    finally:
-        env.close()
+    except Exception as error:  # each library that draws fails in its own way
+        if frames:
+            raise
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise ConfigError(f"--video: {agent.experiment.env.id} cannot be drawn here: {why}") from error
     directory.videos.mkdir(exist_ok=True)
     return write_video(directory.videos / f"update-{policy.update:08d}.mp4", frames)
 

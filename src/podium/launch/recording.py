@@ -20,7 +20,7 @@ from podium.launch.env_slots import find_env_snapshots
 from podium.launch.plan import Plan
 from podium.launch.restore import restore
 from podium.runs.checkpoint import Checkpoints
-from podium.runs.directory import RunDirectory
+from podium.runs.directory import RunDirectory, root_flag
 from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
@@ -98,7 +98,8 @@ def begin_anew(plan: Plan, directory: RunDirectory, learns: bool) -> Beginning:
     """At the start of a run that ended before its first checkpoint: with its seed, it is the same run again."""
     before = (read_summary(directory.path) or {}).get("notes", ())
     if source := next((note.removeprefix(STARTED_FROM) for note in before if note.startswith(STARTED_FROM)), None):
-        again = f"podium train --config {directory.experiment_toml} --init-from {source}"
+        root = root_flag(directory.path.parent)
+        again = f"podium train --config {directory.experiment_toml} --init-from {source}{root}"
         raise ConfigError(
             f"run {directory.name} has no checkpoint yet, and began from another run: start it by `{again}`"
         )
@@ -146,6 +147,7 @@ def summarize(plan: Plan, recorder: Recorder, status: Status) -> Summary:
     counts = recorder.counts
     return Summary(
         status=status,
+        limit=recorder.limit if status == "done" else None,
         env_steps=counts.env_steps,
         updates=counts.updates,
         wall_s=round(counts.wall_s, 3),

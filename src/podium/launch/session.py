@@ -182,6 +182,7 @@ def _close_account(
             since = next_incarnation(directory.accounting)
             recorder.tally = lambda: tally(directory.accounting, since)
         recorder.ended = "done"
+        recorder.limit = limit_reached(plan.experiment.limits, recorder.counts, recorder.counts.last_returns)
 
     record(plan, directory, beginning, bar, interrupt, None, end)
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import socket
 import time
@@ -17,6 +18,7 @@ from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 
 LATEST = "latest"
+DEFAULT_ROOT = Path("runs")
 LOCK, WRITER_LOCK = ".lock", ".writer"
 CONTENTS = frozenset(
     {
@@ -91,6 +93,11 @@ class RunDirectory:
     def name(self) -> str:
         """What the run is called: the directory's own name."""
         return self.path.name
+
+    @property
+    def argument(self) -> str:
+        """What names the run on a command line: `NAME`, or `NAME --root DIR` where it does not lie in `runs`."""
+        return f"{shlex.quote(self.name)}{root_flag(self.path.parent)}"
 
     @property
     def experiment_toml(self) -> Path:
@@ -193,7 +200,10 @@ class RunDirectory:
         with (self.path / WRITER_LOCK).open("a") as file:
             while not _try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
-                    raise ConfigError(f"run {self.name}: its learner of before still runs; end that first (podium ps)")
+                    raise ConfigError(
+                        f"run {self.name}: its learner of before still runs; end that first "
+                        f"(podium ps{root_flag(self.path.parent)})"
+                    )
                 time.sleep(0.05)
             yield
 
@@ -233,6 +243,11 @@ class RunDirectory:
             raise ConfigError(f"run directory {str(place)!r} cannot be written: {error.strerror}") from None
 
 
+def root_flag(root: Path) -> str:
+    """` --root DIR` for a command about the runs of `root`; nothing where that is the default."""
+    return "" if root.absolute() == DEFAULT_ROOT.absolute() else f" --root {shlex.quote(str(root))}"
+
+
 def list_runs(root: Path) -> list[RunDirectory]:
     """All runs under `root`, the oldest first; none if there is no such directory."""
     if not root.is_dir():
@@ -254,10 +269,12 @@ def find_run(name: str | Path, root: Path) -> RunDirectory:
             raise ConfigError(f"{str(name)!r} is not a run: it has no experiment.toml")
     runs = list_runs(root)
     if not runs:
-        raise ConfigError(f"there are no runs in {str(root)!r}; `podium train ppo CartPole-v1` starts one")
+        raise ConfigError(
+            f"there are no runs in {str(root)!r}; `podium train ppo CartPole-v1{root_flag(root)}` starts one"
+        )
     if name == LATEST:
         return runs[-1]
-    hint = suggest(Path(name).name, [run.name for run in runs]) or "; `podium runs` lists them"
+    hint = suggest(Path(name).name, [run.name for run in runs]) or f"; `podium runs{root_flag(root)}` lists them"
     raise ConfigError(f"there is no run {str(name)!r} in {str(root)!r}{hint}")
 
 

@@ -76,6 +76,7 @@ class Recorder:
     ) -> None:
         self.counts = counts
         self.ended: Status | None = None
+        self.limit: str | None = None  # the field of `limits` that was reached
         self.own_samples: CountSamples = Samples
         self.before_write: Callable[[dict[str, Any]], Mapping[str, float]] = lambda row: {}
         self.on_episode: Callable[[float, int], None] | None = None
@@ -164,7 +165,7 @@ class Recorder:
         """Whether `limits.wall_s` has passed, where no report comes that would say so; the run then ends."""
         now, limit = self._wall_before + time.monotonic() - self._began, self._experiment.limits.wall_s
         if limit is not None and now >= limit:
-            self.counts.wall_s, self.ended = now, "done"
+            self.counts.wall_s, self.ended, self.limit = now, "done", "wall_s"
         return self.ended is not None
 
     def checkpoint_due(self) -> bool:
@@ -249,8 +250,8 @@ class Recorder:
         return TrainingError(f"{why}, so training stopped; {kept}; try a smaller algorithm.learning_rate")
 
     def _judge(self, row: dict[str, Any]) -> None:
-        reached = limit_reached(self._experiment.limits, self.counts, self._returns)
-        ended: Status | None = None if reached is None else "done"
+        self.limit = self.limit or limit_reached(self._experiment.limits, self.counts, self._returns)
+        ended: Status | None = None if self.limit is None else "done"
         if self._on_report is not None and self._on_report(row) is False:
             # Asked no more: the other updates of a fused dispatch are made, and reported, but the answer stands.
             ended, self._on_report = "stopped", None

@@ -42,7 +42,7 @@ def greedy_score(summary: Mapping[str, Any]) -> tuple[float, float | None] | Non
 def describe_result(summary: Mapping[str, Any]) -> str:
     """What a run has learned, in one line.
 
-    greedy -149 ± 9 over 10 episodes (training -366 over the last 19), 20,000 steps in 98.2 s
+    greedy -149 ± 9 over 10 episodes (training -366 over the last 19), 20,000 steps in 98.2 s; ended by limits.wall_s
     """
     training, greedy = summary.get("episode_return") or {}, greedy_score(summary)
     mean, n = training.get("mean"), training.get("n")
@@ -54,7 +54,24 @@ def describe_result(summary: Mapping[str, Any]) -> str:
         result = f"training {format_return(mean)} over the last {_count(n)}"
     else:
         result = "no episode ended"
-    return f"{result}, {summary.get('env_steps') or 0:,} steps in {summary.get('wall_s') or 0:,.1f} s"
+    why = f"; ended by limits.{limit}" if (limit := summary.get("limit")) else ""
+    return f"{result}, {summary.get('env_steps') or 0:,} steps in {summary.get('wall_s') or 0:,.1f} s{why}"
+
+
+def how_to_go_on(summary: Mapping[str, Any]) -> str:
+    """The flags of `podium resume` that let a run go on: one that reached a limit is given another.
+
+    >>> how_to_go_on({"limit": "total_steps", "env_steps": 20_000}), how_to_go_on({"limit": None})
+    (' --total-steps 40000', '')
+    """
+    match summary.get("limit"):
+        case "total_steps":
+            return f" --total-steps {2 * summary['env_steps']}"
+        case "wall_s":
+            return f" --wall-s {math.ceil(2 * summary['wall_s'])}"
+        case "target_return":
+            return " --target-return none"
+    return ""
 
 
 def _count(episodes: int | None) -> str:

@@ -62,6 +62,8 @@ class Summary:
     """
 
     status: Status
+    limit: str | None = None
+    """The field of `limits` that ended it, if one did."""
     env_steps: int
     updates: int
     wall_s: float

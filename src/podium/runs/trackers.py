@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from podium.core.errors import ConfigError
+from podium.core.extras import install_line
 from podium.core.imports import suggest
 
 FLUSH_S = 2.0
@@ -174,4 +175,4 @@ def require_trackers(names: Iterable[str]) -> None:
         if name not in TRACKERS:
             raise ConfigError(f"--track {name}: must be {' or '.join(TRACKERS)}{suggest(name, TRACKERS)}")
         if name == "wandb" and find_spec("wandb") is None:
-            raise ConfigError('--track wandb: wandb is not installed; `pip install "podium-rl[wandb]"`')
+            raise ConfigError(f"--track wandb: wandb is not installed: {install_line('wandb')}")
