@@ -48,7 +48,7 @@ class Faulty(gymnasium.Env):
             reward = {"nan": float("nan"), "reward None": None}.get(self.how, reward)
             if self.how == "four":
                 return observation, reward, False, {}
-        return observation, reward, self.count == 8, False, {}
+        return observation, reward, self.count == 8 and self.how != "endless", False, {}
 
     def _is_the_first(self) -> bool:
         """Of all environments that were given this flag, in whatever process."""

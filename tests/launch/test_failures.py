@@ -107,6 +107,28 @@ def test_an_environment_that_raises_is_named_with_its_seed_and_its_own_traceback
     assert "inline.py" not in said, "only the environment's own traceback"
 
 
+def test_an_environment_that_raises_ends_a_run_of_two_actors_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"env__kwargs": '{how="raise",at=20}', "topology__actors": 2, "topology__transport": "shm"}
+    run, said = fail(tmp_path, capsys, **settings)
+    assert re.search(r"^error: actor-\d: environment \d \(seed \d+\) raised in step:$", said, re.MULTILINE)
+    assert "ZeroDivisionError: the wheel came off" in said
+    assert run.summary["restarts"] == run.summary["restart_causes"] == {}
+
+
+def test_an_environment_that_never_ends_an_episode_ends_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podium.workers.evaluator.MAX_STEPS", 50)
+    args = ["train", "ppo", "launch.faulty:make", "--name", "run", "--root", str(tmp_path), "--total-steps", "200"]
+    assert main([*args, *flags(tiny(env__kwargs='{how="endless"}', evaluation__episodes=2))]) == 0
+    note = "not evaluated: a greedy episode has not ended after 50 steps; give env.wrappers a time_limit"
+    summary = podium.Run(tmp_path / "run").summary
+    assert (summary["status"], summary["eval_return"], summary["notes"]) == ("done", None, [note])
+    assert f"warning: {note}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("processes", [0, 2])
 def test_an_environment_that_returns_a_wrong_shape_is_named_with_both_shapes(
     processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -170,6 +192,8 @@ def test_an_actor_that_hangs_is_replaced_and_its_log_says_where_it_hung(how: str
     summary = podium.Run(tmp_path / "runs/run").summary
     assert (summary["status"], summary["samples"]["unexplained"]) == ("done", 0)
     assert summary["restarts"] == {"actor": 1}
+    (worker, [cause]) = next(iter(summary["restart_causes"].items()))
+    assert f"restarted: {worker} (once: {cause})" in done.stdout
     logs = "".join(log.read_text() for log in (tmp_path / "runs/run/logs").glob("actor-*"))
     assert "Timeout (0:00:04)!" in logs
     assert "faulty.py" in logs

@@ -27,6 +27,7 @@ from podium.orchestrator.processes import environment
 from podium.orchestrator.program import Resources
 from podium.orchestrator.status import WorkerStatus, read_status
 from podium.orchestrator.supervisor import Outcome
+from podium.orchestrator.worker import MISCONFIGURED
 
 TESTS = Path(__file__).parent.parent
 
@@ -122,7 +123,7 @@ def test_a_configuration_error_ends_the_run_at_once_with_its_line(tmp_path: Path
         program(group("learner", "work"), group("actor", "misconfigured")), tmp_path / "logs", limits=QUICK
     ) as supervisor:
         supervisor.start()
-        assert run_to_end(supervisor) == Outcome("failed", "env.num_envs = 0: must be at least 1", 2)
+        assert run_to_end(supervisor) == Outcome("failed", "env.num_envs = 0: must be at least 1", 2, MISCONFIGURED)
     assert supervisor.restarts == {}
 
 

@@ -4,14 +4,16 @@ What processes really do is in test_local_workers.py.
 """
 
 import itertools
+import threading
 
 import pytest
 
 from orchestrator.toy_workers import group, program
+from podium.core.errors import EnvError, EnvLostError, TrainingError
 from podium.orchestrator.program import Group
 from podium.orchestrator.spawner import Handle, Spawner
 from podium.orchestrator.supervisor import LIMITS, Limits, Outcome, Supervisor
-from podium.orchestrator.worker import HOPELESS, MISCONFIGURED, STOPPED
+from podium.orchestrator.worker import ENV_FAILED, FAILED, HOPELESS, MISCONFIGURED, STOPPED, supervised
 from podium.protocol.directory import Directory, Registration
 
 TICK_S = 0.05
@@ -137,6 +139,7 @@ def test_deaths_with_progress_in_between_never_end_the_run() -> None:
     stage.run(1)
     assert stage.supervisor.outcome is None
     assert stage.supervisor.restarts == {"actor": 12}
+    assert stage.supervisor.causes == {"actor-0": ["killed by SIGSEGV"] * 12}
     assert stage.current("actor-0").entry.incarnation == 12
     waits = [later - earlier for (_, earlier), (_, later) in itertools.pairwise(stage.starts[1:])]
     assert max(waits) < 1.5  # the back-off begins anew each time
@@ -229,7 +232,7 @@ def test_a_configuration_error_ends_the_run_at_once_with_its_line() -> None:
     stage.run(0.1)
     stage.end("learner-0", STOPPED)
     stage.run(1)
-    assert stage.supervisor.outcome == Outcome("failed", "env.num_envs = 0: must be at least 1", 2)
+    assert stage.supervisor.outcome == Outcome("failed", "env.num_envs = 0: must be at least 1", 2, MISCONFIGURED)
     assert stage.supervisor.restarts == {}
 
 
@@ -239,7 +242,7 @@ def test_what_would_fail_again_after_hours_is_not_tried_again() -> None:
     stage.run(1)
     stage.end("learner-0", HOPELESS, "error: the loss is not finite")
     stage.run(1)
-    assert stage.supervisor.outcome == Outcome("failed", "learner-0: the loss is not finite", 1)
+    assert stage.supervisor.outcome == Outcome("failed", "learner-0: the loss is not finite", 1, HOPELESS)
 
 
 def test_a_group_that_is_not_to_be_restarted_fails_the_run() -> None:
@@ -326,3 +329,27 @@ def test_what_cannot_be_ended_is_said_and_does_not_hang() -> None:
 def test_a_program_without_a_learner_is_a_bug_of_the_launcher() -> None:
     with pytest.raises(ValueError, match="no group 'leader'"):
         Supervisor(program(group("learner", "learn")), Stage(), Directory(), lead="leader")
+
+
+def test_an_environment_that_raises_ends_the_run_however_much_was_done_before() -> None:
+    stage = Stage(group("actor", "work"))
+    stage.progress = 3
+    stage.run(1)
+    stage.end("actor-0", ENV_FAILED, "error: environment 3 (seed 7) raised in step:\nZeroDivisionError")
+    stage.run(0.2)
+    stage.end("learner-0", STOPPED)
+    stage.run(1)
+    line = "actor-0: environment 3 (seed 7) raised in step:\nZeroDivisionError"
+    assert stage.supervisor.outcome == Outcome("failed", line, 1, ENV_FAILED)
+    assert stage.supervisor.restarts == stage.supervisor.causes == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(EnvError("x"), ENV_FAILED), (EnvLostError("x"), FAILED), (TrainingError("x"), HOPELESS)],
+)
+def test_only_a_lost_environment_is_a_death_to_go_on_from(error: Exception, code: int) -> None:
+    def work() -> None:
+        raise error
+
+    assert supervised(work, threading.Event()) == (code, "error: x")

@@ -40,6 +40,7 @@ KEYS = [
     "mode",
     "env_library",
     "seed",
+    "restart_causes",
     "notes",
     "versions",
 ]

@@ -210,8 +210,9 @@ def read_port(text: str | None) -> dict[str, Any]:
 
 
 def tell_end(runs: Sequence[Any], quiet: bool) -> int:
-    """Say what came out, where it lies, and what to try next."""
+    """Say what came out, where it lies, what was restarted, and what to try next."""
     from podium.runs.directory import RunDirectory
+    from podium.runs.restarts import describe_restarts
     from podium.runs.results import describe_result
 
     for run in runs:
@@ -219,6 +220,8 @@ def tell_end(runs: Sequence[Any], quiet: bool) -> int:
             print(run.path)
             continue
         print(f"{run.path}: {describe_result(run.summary)}")
+        if restarts := describe_restarts(run.summary):
+            print(restarts)
     if not quiet:
         print(f"next: {' | '.join(_next_commands([RunDirectory(run.path) for run in runs], runs[0].summary))}")
     return 0

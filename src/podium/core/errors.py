@@ -2,7 +2,9 @@
 
 PodiumError
  ├── ConfigError        what the user typed is wrong; one line says what would be right (exit code 2)
- ├── EnvError           an environment raised or broke its own spec (exit code 1)
+ ├── EnvError           an environment raised or broke its own spec: the run ends (exit code 1)
+ │    ├── EnvLostError          what steps environments died or hangs: a worker is restarted, or the run ends
+ │    └── EndlessEpisodeError   a greedy episode did not end: the run is done, without evaluation
  ├── CheckpointError    no checkpoint of a run can be read (exit code 1)
  └── TrainingError      the run cannot go on: a loss that is not finite (exit code 1)
 """
@@ -22,6 +24,14 @@ class ConfigError(PodiumError):
 
 class EnvError(PodiumError):
     """An environment raised, or returned what its spec does not allow."""
+
+
+class EnvLostError(EnvError):
+    """What steps the environments died or hangs. Another process may do better, so a worker is restarted."""
+
+
+class EndlessEpisodeError(EnvError):
+    """A greedy episode did not end. What was learned is not the worse for it."""
 
 
 class CheckpointError(PodiumError):

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from podium.core.errors import EnvError, PodiumError
+from podium.core.errors import EnvError, EnvLostError, PodiumError
 from podium.core.specs import EnvSpec
 from podium.envs.buffers import Allocate, Arena, allocate_actions, allocate_step, measure, select_rows
 from podium.envs.gymnasium_rows import GymnasiumRows, MakeEnv, WrapEnv, probe
@@ -141,7 +141,7 @@ class ProcessesEnv(HostEnv):
             ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
                 names = " and ".join(self._name(worker) for worker in waiting.values())
-                raise EnvError(f"{names} did not finish {what} within {limit_s:g} s")
+                raise EnvLostError(f"{names} did not finish {what} within {limit_s:g} s")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 worker = waiting.pop(pipe)
@@ -156,12 +156,12 @@ class ProcessesEnv(HostEnv):
         rows = self._slices[worker]
         return f"environment process {worker} (environments {rows.start} to {rows.stop - 1})"
 
-    def _death(self, worker: int) -> EnvError:
+    def _death(self, worker: int) -> EnvLostError:
         process = self._processes[worker]
         process.join(CLOSE_LIMIT_S)
         code = process.exitcode
         how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return EnvError(f"{self._name(worker)} died: {how}")
+        return EnvLostError(f"{self._name(worker)} died: {how}")
 
 
 def cut_arrays(spec: EnvSpec, num_envs: int, allocate: Allocate) -> tuple[np.ndarray, list[TimeStep]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core import toml
-from podium.core.errors import ConfigError, TrainingError
+from podium.core.errors import ConfigError, EnvError, TrainingError
 from podium.core.machine import count_cores
 from podium.launch.live_metrics import LiveMetrics
 from podium.launch.plan import Plan
@@ -16,6 +16,7 @@ from podium.launch.recording import Beginning
 from podium.orchestrator.backends import BACK_ENDS
 from podium.orchestrator.program import check
 from podium.orchestrator.supervisor import Outcome, Supervisor
+from podium.orchestrator.worker import ENV_FAILED, MISCONFIGURED
 from podium.runs.accounting import go_back, next_incarnation, tally
 from podium.runs.directory import RunDirectory
 from podium.runs.progress import Progress
@@ -71,10 +72,11 @@ def run(
         directory.path,
         tally(directory.accounting, since, reports=supervisor.accounts()),
         restarts=dict(supervisor.restarts),
+        restart_causes=dict(supervisor.causes),
         status=_status(directory, outcome, stopped),
     )
     if outcome.status == "failed":
-        raise (ConfigError if outcome.exit_code == 2 else TrainingError)(outcome.message)
+        raise {MISCONFIGURED: ConfigError, ENV_FAILED: EnvError}.get(outcome.cause, TrainingError)(outcome.message)
 
 
 def _watch(

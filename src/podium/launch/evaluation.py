@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from podium.core.errors import ConfigError
+from podium.core.errors import ConfigError, EndlessEpisodeError
 from podium.core.types import Tree
 from podium.launch.plan import Plan
 from podium.launch.policy import Agent, Policy, agent_of
@@ -70,7 +70,11 @@ def play_versions(
             continue
         version, arrays = news
         params = layouts.params.tree(arrays)
-        played = evaluate_params(plan, params, max(1, config.episodes), seed, on_step)
+        try:
+            played = evaluate_params(plan, params, max(1, config.episodes), seed, on_step)
+        except EndlessEpisodeError as error:
+            print(f"update {version.update}: {error}", flush=True)
+            continue
         plays += 1
         metrics = {"plays": plays, "return": played.mean, "stderr": played.stderr, "update": version.update}
         beat(metrics)

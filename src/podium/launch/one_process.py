@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from podium.core.errors import EnvError
+from podium.core.errors import EnvLostError
 from podium.core.types import Tree
 from podium.launch.builders import AnyLearner, Site, build_actor, build_inference, build_learner
 from podium.launch.env_slots import keeps_env_snapshots, take_env_snapshots
@@ -91,14 +91,14 @@ class OneProcess:
         return take_env_snapshots(self._slots, updates) if keeps_env_snapshots(self._plan) else None
 
     def check(self) -> None:
-        """Raise what a worker died of, or EnvError if no environment has been stepped for long."""
+        """Raise what a worker died of, or EnvLostError if no environment has been stepped for long."""
         if self.error is not None:
             raise self.error
         produced = sum(account.produced for account in self._accounts().values())
         if produced != self._seen:
             self._seen, self._since = produced, time.monotonic()
         elif time.monotonic() - self._since > (limit_s := self._plan.experiment.limits.hang_s):
-            raise EnvError(f"the environments have not finished a step for {limit_s:g} s (limits.hang_s)")
+            raise EnvLostError(f"the environments have not finished a step for {limit_s:g} s (limits.hang_s)")
 
     def samples(self) -> Samples:
         """What the actors produced and what became of it, counted by both sides."""

@@ -13,7 +13,7 @@ import jax
 from podium.core import toml
 from podium.core.callback import Callback
 from podium.core.config import Experiment
-from podium.core.errors import ConfigError
+from podium.core.errors import ConfigError, EndlessEpisodeError, EnvError
 from podium.core.files import write_whole
 from podium.envs.spec_file import dump_spec
 from podium.launch import distributed, training
@@ -30,6 +30,7 @@ from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
+from podium.runs.restarts import describe_restarts
 from podium.runs.results import describe_result
 from podium.runs.summary import amend_summary, read_summary
 from podium.runs.trackers import require_trackers
@@ -203,6 +204,8 @@ def _finish(plan: Plan, directory: RunDirectory, bar: Progress) -> None:
     finally:
         if summary["episode_return"]["n"]:
             plot_run(directory.path)
+    if restarts := describe_restarts(summary):
+        bar.log(restarts)
     bar.log(f"{summary['status']}: {describe_result(read_summary(directory.path) or {})}")
     if summary["status"] == "interrupted":
         raise KeyboardInterrupt
@@ -215,6 +218,19 @@ def _evaluate(plan: Plan, directory: RunDirectory, bar: Progress) -> None:
     template = jax.eval_shape(lambda: training.initial_state(plan))["train"]
     params = plan.algorithm.params(restore(directory, template, part="train").tree)
     seed = (plan.experiment.seed + EVALUATION_SEED) % 2**32
-    played = evaluate_params(plan, params, episodes, seed)
+    try:
+        played = evaluate_params(plan, params, episodes, seed)
+    except EndlessEpisodeError as error:
+        return note_that(directory, f"not evaluated: {error}", bar)
+    except EnvError:
+        amend_summary(directory.path, status="failed")
+        raise
     std = played.stderr * math.sqrt(episodes) if episodes > 1 else None
     amend_summary(directory.path, eval_return=played.mean, eval_std=std, eval_episodes=episodes)
+
+
+def note_that(directory: RunDirectory, note: str, bar: Progress) -> None:
+    """Warn of something that does not end a run, and keep it in the summary."""
+    bar.say(f"warning: {note}")
+    notes = (read_summary(directory.path) or {}).get("notes", [])
+    amend_summary(directory.path, notes=[*(other for other in notes if other != note), note])

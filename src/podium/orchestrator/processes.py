@@ -65,7 +65,8 @@ class ProcessHandle(Handle):
             if lines[number].startswith("error: "):
                 return lines[number]
             if lines[number] == TRACEBACK and (number == 0 or not _chained(lines[:number])):
-                return "\n".join(lines[number:])
+                said = number > 0 and lines[number - 1].startswith("error: ")  # whose traceback it is
+                return "\n".join(lines[number - said :])
         return "\n".join(lines[-TOLD_LINES:]) or None
 
     def _clear(self) -> None:

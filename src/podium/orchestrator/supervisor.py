@@ -18,7 +18,16 @@ from typing import Literal, Self
 from podium.orchestrator.program import Program
 from podium.orchestrator.spawner import Spawner
 from podium.orchestrator.status import RunStatus, StatusFile, WorkerStatus
-from podium.orchestrator.worker import FINISHED, HOPELESS, MISCONFIGURED, STOPPED, TRACEBACK, describe_exit
+from podium.orchestrator.worker import (
+    ENV_FAILED,
+    FAILED,
+    FINISHED,
+    HOPELESS,
+    MISCONFIGURED,
+    STOPPED,
+    TRACEBACK,
+    describe_exit,
+)
 from podium.orchestrator.worker_record import WorkerRecord
 from podium.protocol.directory import Directory
 
@@ -44,15 +53,21 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the run ended: done (the learner finished), stopped (by request) or failed, and with which exit code."""
+    """How the run ended: done (the learner finished), stopped (by request) or failed, and with which exit code.
+
+    `cause` is the exit code of the worker that a failed run ended by: what kind of error it was.
+    """
 
     status: Literal["done", "stopped", "failed"]
     message: str
     exit_code: int
+    cause: int = FAILED
 
 
 class Supervisor:
-    """One for a run; all methods are called from one thread. `restarts` counts by role.
+    """One for a run; all methods are called from one thread.
+
+    `restarts` counts by role, `causes` has a line for each restart of a worker, by its name.
 
     The run is done when all workers of the role `lead` have finished. `say` is given lines for whoever reads along.
     """
@@ -77,6 +92,7 @@ class Supervisor:
             raise ValueError(f"the program has no group {lead!r}: nothing would end the run")
         self._status = StatusFile(status) if status else None
         self.restarts: Counter[str] = Counter()
+        self.causes: dict[str, list[str]] = {}
         self.outcome: Outcome | None = None
         self._ending: Outcome | None = None  # what the outcome will be, once nothing is left
         self._ending_since = 0.0
@@ -241,9 +257,9 @@ class Supervisor:
     def _judge(self, record: WorkerRecord, code: int, cause: str, now: float) -> None:
         """Whether a death is one to go on from."""
         if code == MISCONFIGURED:
-            self._end(Outcome("failed", cause.removeprefix("error: "), MISCONFIGURED))
-        elif code == HOPELESS:
-            self._end(Outcome("failed", f"{record.name}: {cause.removeprefix('error: ')}", 1))
+            self._end(Outcome("failed", cause.removeprefix("error: "), MISCONFIGURED, code))
+        elif code in (HOPELESS, ENV_FAILED):
+            self._end(Outcome("failed", f"{record.name}: {cause.removeprefix('error: ')}", 1, code))
         else:
             self._died(record, cause, now)
 
@@ -259,8 +275,9 @@ class Supervisor:
             record.retry_at = now + delay
             record.turn("restarting")
             lines = cause.splitlines()
-            line = lines[-1] if lines[0] == TRACEBACK else lines[0]
-            self._say(f"{record.name} died ({line.removesuffix(LAST_WORDS)}); starting it again in {delay:g} s")
+            line = (lines[-1] if lines[0] == TRACEBACK else lines[0]).removesuffix(LAST_WORDS)
+            self.causes.setdefault(record.name, []).append(line.removeprefix("error: "))
+            self._say(f"{record.name} died ({line}); starting it again in {delay:g} s")
 
     def _end(self, outcome: Outcome) -> None:
         """Begin to end the run, or change how it will have ended: failed is above done, and done above stopped."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from podium.core.errors import PodiumError, TrainingError
+from podium.core.errors import EnvError, EnvLostError, PodiumError, TrainingError
 from podium.orchestrator.host import Host
 from podium.protocol.membership import Membership
 from podium.protocol.run_keys import RunKeys
@@ -25,6 +25,7 @@ FAILED = 1  # an exception
 MISCONFIGURED = 2  # a ConfigError: it would be the same next time
 STOPPED = 3  # it was told to stop, by the directory, by a signal, or because its launcher is lost
 HOPELESS = 4  # a TrainingError: it would be the same next time, after some more of the user's hours
+ENV_FAILED = 5  # an EnvError: the environment's own code is at fault, as it would be next time
 
 TRACEBACK = "Traceback (most recent call last):"
 
@@ -56,6 +57,10 @@ def supervised(work: Callable[[], None], stop: threading.Event) -> Ending:
         work()
     except TrainingError as error:
         return Ending(HOPELESS, f"error: {error}")
+    except EnvLostError as error:
+        return Ending(FAILED, f"error: {error}")
+    except EnvError as error:
+        return Ending(ENV_FAILED, f"error: {error}")
     except PodiumError as error:
         return Ending(error.exit_code, f"error: {error}")
     except SystemExit as error:

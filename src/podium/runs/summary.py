@@ -3,7 +3,7 @@
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -82,6 +82,7 @@ class Summary:
     mode: str
     env_library: str
     seed: int
+    restart_causes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podium.algorithms.algorithm import Algorithm
-from podium.core.errors import EnvError
+from podium.core.errors import EndlessEpisodeError
 from podium.core.types import ActInput, Tree
 from podium.envs.interface import HostEnv
 from podium.ops.random_keys import row_keys
@@ -38,6 +38,9 @@ def evaluate(
     """One episode of each of the environments, so that short episodes do not count more often.
 
     `on_frame` is given a picture of environment 0 at each of its steps; `on_step` is called at each step.
+
+    Raises:
+        EndlessEpisodeError: an episode has not ended after `MAX_STEPS`.
     """
     env_ids = jnp.arange(env.num_envs)
     act = jax.jit(
@@ -60,7 +63,9 @@ def evaluate(
         playing &= ~ended
         if not playing.any():
             return _summarize(returns, lengths)
-    raise EnvError(f"evaluation: an episode has not ended after {MAX_STEPS:,} steps; give env.wrappers a time_limit")
+    raise EndlessEpisodeError(
+        f"a greedy episode has not ended after {MAX_STEPS:,} steps; give env.wrappers a time_limit"
+    )
 
 
 def _summarize(returns: np.ndarray, lengths: np.ndarray) -> PlayedEpisodes:
