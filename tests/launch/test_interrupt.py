@@ -37,6 +37,8 @@ def test_one_signal_to_the_whole_group_ends_a_run_that_resumes(
     assert summary["samples"]["unexplained"] == 0
     assert checkpoints(run)[-1] == summary["updates"] == read_metrics(run)[-1]["update"]
     assert (run / "curve.png").stat().st_size > 0
+    assert "`podium resume run` goes on\ninterrupted\n" in (tmp_path / "said").read_text()
+    assert (run / "log.txt").read_text().endswith("`podium resume run` goes on\n")
 
     podium.resume(run, total_steps=summary["env_steps"] + 200, progress=False)
     resumed = podium.Run(run).summary

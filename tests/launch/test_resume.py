@@ -157,8 +157,32 @@ def test_a_run_from_another_one_that_has_no_checkpoint_says_how_to_start_it(fini
     shutil.rmtree(run / "checkpoints")
     notes = {"notes": ["started from the training state of first"]}
     (run / "summary.json").write_text(json.dumps(podium.Run(run).summary | notes))
-    with pytest.raises(podium.ConfigError, match=r"start it by `podium train --config .* --init-from first`"):
+    with pytest.raises(podium.ConfigError, match=r"start it by `podium train --config .* --init-from first --root .*`"):
         podium.resume(run, progress=False)
+
+
+def test_a_run_that_is_done_does_not_begin_again_where_its_checkpoints_are_gone(finished: Path, tmp_path: Path) -> None:
+    run = copy(finished, tmp_path)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(podium.ConfigError, match=r"is done, and its checkpoints are gone: .* `podium train --config"):
+        podium.resume(run, total_steps=5000, progress=False)
+    assert timeless_rows(run) == timeless_rows(finished)
+
+
+@pytest.mark.parametrize("status", ["done", "interrupted", "running"])
+@pytest.mark.parametrize("limit", [{"total_steps": 500}, {"wall_s": 0.001}], ids=lambda limit: next(iter(limit)))
+def test_an_end_that_is_behind_a_run_is_refused_and_changes_nothing(
+    limit: dict, status: str, finished: Path, tmp_path: Path
+) -> None:
+    run = copy(finished, tmp_path)
+    (run / "summary.json").write_text(json.dumps(podium.Run(run).summary | {"status": status}))
+    flag = "--" + next(iter(limit)).replace("_", "-")
+    more = {"total_steps": 5000} | limit
+    with pytest.raises(podium.ConfigError, match=rf"run {run.name} has .* and its end is at .*: give more with {flag}"):
+        podium.resume(run, **more, progress=False)
+    for file in ("experiment.toml", "metrics.jsonl"):
+        assert (run / file).read_bytes() == (finished / file).read_bytes()
+    assert podium.Run(run).summary["status"] == status
 
 
 def test_steps_undone_by_two_kills_without_a_checkpoint_between_are_both_counted(

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ def test_a_line_has_return_speed_time_left_and_elapsed() -> None:
 
 def test_what_is_not_known_yet_is_left_out() -> None:
     assert str(Report(0, 10, 0, None, None, "")) == "  0%  0:00 elapsed  0 steps"
+
+
+def test_a_limit_of_time_that_is_nearer_than_the_last_step_counts() -> None:
+    soon = replace(REPORT, wall_s=90.0, wall_limit_s=100.0)
+    assert str(soon) == " 90%  1:15 elapsed  25,000 steps  return 231  1,000 steps/s  0:10 left  saved"
+    late = replace(REPORT, wall_s=90.0, wall_limit_s=10_000.0)
+    assert (late.part, late.left_s) == (0.25, 75.0)
+    assert replace(soon, steps_per_s=None).left_s == 10.0
+    assert replace(soon, wall_s=101.0).fields()["left"] == "0:00 left"
 
 
 def test_times_read_like_a_clock() -> None:

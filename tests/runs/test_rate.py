@@ -36,5 +36,8 @@ def test_what_was_collected_before_the_clock_ran_is_forgotten() -> None:
 def test_there_is_none_before_there_was_time() -> None:
     rate = Rate(now=5.0)
     assert rate.value is None
-    rate.add(64, 5.01)
+    rate.add(640, 5.01)
+    rate.add(64, 5.9)
     assert rate.value is None
+    rate.add(64, 6.0)
+    assert rate.value is not None

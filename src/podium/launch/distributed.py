@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def _watch(
     while supervisor.outcome is None:
         supervisor.tick()
         for row in news.read():
-            bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"))
+            _show(bar, row)
             if not stopped and on_report(row) is False:
                 stopped = True
                 supervisor.stop("on_report returned False")
@@ -106,10 +107,14 @@ def _watch(
             supervisor.stop("interrupted")
         pause.wait(TICK_S)
     for row in news.read():
-        bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"))
+        _show(bar, row)
         if not stopped:
             on_report(row)
     return stopped
+
+
+def _show(bar: Progress, row: Mapping[str, Any]) -> None:
+    bar.update(row["step"], row.get("episode_return"), row.get("steps_per_s"), wall_s=row.get("wall_s", 0.0))
 
 
 def _begin_summary(plan: Plan, directory: RunDirectory, beginning: Beginning, since: int) -> None:

@@ -96,12 +96,15 @@ def checkpoint_template(plan: Plan) -> dict[str, Tree]:
 
 def begin_anew(plan: Plan, directory: RunDirectory, learns: bool) -> Beginning:
     """At the start of a run that ended before its first checkpoint: with its seed, it is the same run again."""
-    before = (read_summary(directory.path) or {}).get("notes", ())
+    summary = read_summary(directory.path) or {}
+    before, root = summary.get("notes", ()), root_flag(directory.path.parent)
     if source := next((note.removeprefix(STARTED_FROM) for note in before if note.startswith(STARTED_FROM)), None):
-        root = root_flag(directory.path.parent)
         again = f"podium train --config {directory.experiment_toml} --init-from {source}{root}"
+        raise ConfigError(f"run {directory.name} has no checkpoint, and began from another run: start it by `{again}`")
+    if (status := summary.get("status")) in ("done", "stopped"):
+        again = f"podium train --config {directory.experiment_toml}{root}"
         raise ConfigError(
-            f"run {directory.name} has no checkpoint yet, and began from another run: start it by `{again}`"
+            f"run {directory.name} is {status}, and its checkpoints are gone: it cannot go on; `{again}` trains it anew"
         )
     fresh = begin(plan, None, used_trackers(directory.path), learns)
     note = "there was no checkpoint yet, so the run began again from its start"

@@ -4,7 +4,8 @@ import math
 import shlex
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from podium.core.callback import Callback
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError, EndlessEpisodeError, EnvError
 from podium.core.files import write_whole
+from podium.core.settings import read_experiment
 from podium.envs.spec_file import dump_spec
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
@@ -28,7 +30,7 @@ from podium.runs.accounting import next_incarnation, tally
 from podium.runs.directory import RunDirectory, stem
 from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
-from podium.runs.progress import Progress
+from podium.runs.progress import Progress, announce
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
 from podium.runs.restarts import describe_restarts
 from podium.runs.results import describe_result
@@ -54,11 +56,14 @@ def train(
     The directory is made last: what cannot start leaves nothing behind, and overwrites nothing.
     """
     require_trackers(track)
+    if progress:
+        measures = "" if plan.asked is None else ": measuring where its parts run best"
+        announce(f"preparing {plan.experiment.algorithm.name} on {plan.experiment.env.id}{measures}")
     plan = settle(plan)
     check_callbacks(callbacks, plan)
     beginning = begin(plan, init_from, track, learns=plan.in_one_process)
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
-    with directory.hold():
+    with directory.hold(), _resumable(directory, progress):
         write_whole(directory.env_json, dump_spec(plan.env.spec, plan.env.codec))
         _write_experiment(directory, plan.experiment)
         _run(plan, directory, beginning, init_from, on_report, callbacks, progress, metrics_port)
@@ -77,11 +82,12 @@ def resume(
     """Go on from the newest checkpoint that is whole, or from the start where there is none yet."""
     check_callbacks(callbacks, plan)
     directory.require_writable()
-    with directory.hold():
+    with directory.hold(), _resumable(directory, progress):
         with directory.write_alone():
             pass  # if the launcher of before was killed, its learner writes a last checkpoint
         beginning = begin_again(plan, directory, learns=plan.in_one_process)
-        if not _lacks_its_end(plan, directory):
+        limits_before = read_experiment(directory.experiment_toml).limits
+        if plan.experiment.limits != limits_before or not _lacks_its_end(plan, directory):
             _refuse_ended(plan, directory, beginning.counts)
         if not plan.in_one_process:
             cut_tail(directory.metrics, beginning.counts.updates)  # the learner would, but we follow the file before
@@ -102,14 +108,28 @@ def _refuse_ended(plan: Plan, directory: RunDirectory, counts: Counts) -> None:
     match limit_reached(limits, counts, counts.last_returns):
         case "total_steps":
             raise ConfigError(
-                f"run {directory.name} has done its {counts.env_steps:,} steps: give more with --total-steps"
+                f"run {directory.name} has done {counts.env_steps:,} steps, and its end is at "
+                f"{limits.total_steps:,}: give more with --total-steps"
             )
         case "wall_s":
-            over = f"run {directory.name} has trained for its {limits.wall_s:g} s"
+            over = f"run {directory.name} has trained for {counts.wall_s:.1f} s, and its end is at {limits.wall_s:g} s"
             raise ConfigError(f"{over}: give more with --wall-s, counted from its start, or --wall-s none")
         case "target_return":
             over = f"run {directory.name} has reached its return of {limits.target_return:g}"
             raise ConfigError(f"{over}: give a higher one with --target-return, or --target-return none")
+
+
+@contextmanager
+def _resumable(directory: RunDirectory, progress: bool) -> Iterator[None]:
+    """Tell how a run that is interrupted goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        line = f"`podium resume {directory.argument}` goes on"
+        Progress(1, enabled=False, log=directory.log).log(line)
+        if progress:
+            announce(line)
+        raise
 
 
 def _write_experiment(directory: RunDirectory, experiment: Experiment) -> None:
@@ -146,7 +166,8 @@ def _run_called(
     progress: bool,
     metrics_port: int | None,
 ) -> None:
-    with Progress(plan.experiment.limits.total_steps, progress, directory.log) as bar:
+    limits = plan.experiment.limits
+    with Progress(limits.total_steps, progress, directory.log, limits.wall_s) as bar:
         bar.log(f"$ {_command_line()}    (in {Path.cwd()})")
         with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as metrics:
             for note in (*plan.notes, *beginning.notes, f"run {directory.path}"):

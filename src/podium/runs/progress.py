@@ -6,6 +6,7 @@ What stays on the screen stays in the run's log.txt too.
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -26,11 +27,23 @@ class Report:
     episode_return: float | None
     steps_per_s: float | None
     note: str
+    wall_s: float = 0.0
+    wall_limit_s: float | None = None
+
+    @property
+    def part(self) -> float:
+        """How much of the run is done, by the limit that is nearer: steps or `limits.wall_s`."""
+        by_time = self.wall_s / self.wall_limit_s if self.wall_limit_s else 0.0
+        return min(1.0, max(self.step / self.total_steps, by_time))
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the last step at this speed."""
-        return max(self.total_steps - self.step, 0) / self.steps_per_s if self.steps_per_s else None
+        """Seconds until the last step at this speed, or until `limits.wall_s` if that is sooner."""
+        by_steps = max(self.total_steps - self.step, 0) / self.steps_per_s if self.steps_per_s else None
+        if self.wall_limit_s is None:
+            return by_steps
+        by_time = max(self.wall_limit_s - self.wall_s, 0.0)
+        return by_time if by_steps is None else min(by_steps, by_time)
 
     def fields(self) -> dict[str, Any]:
         """Each part as text; empty where it is not known yet."""
@@ -43,7 +56,7 @@ class Report:
         }
 
     def __str__(self) -> str:
-        percent = f"{min(100, 100 * self.step // self.total_steps):3d}%"
+        percent = f"{int(100 * self.part + 1e-9):3d}%"
         elapsed = {"elapsed": f"{format_time(self.elapsed_s)} elapsed"}
         return "  ".join(filter(None, [percent, *(elapsed | self.fields()).values()]))
 
@@ -57,6 +70,12 @@ def format_time(seconds: float) -> str:
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def announce(line: str) -> None:
+    """Say something on the screen where no progress is shown: before it begins, or after its end."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 class Display(Protocol):
@@ -83,8 +102,11 @@ class Progress:
         progress.update(2048, episode_return=21.5, steps_per_s=40_000)
     """
 
-    def __init__(self, total_steps: int, enabled: bool = True, log: Path | None = None) -> None:
+    def __init__(
+        self, total_steps: int, enabled: bool = True, log: Path | None = None, wall_limit_s: float | None = None
+    ) -> None:
         self._total_steps = total_steps
+        self._wall_limit_s = wall_limit_s
         self._enabled = enabled
         self._log = log
         self._display: Display | None = None
@@ -92,13 +114,19 @@ class Progress:
         self._last: Report | None = None
 
     def update(
-        self, step: int, episode_return: float | None = None, steps_per_s: float | None = None, note: str = ""
+        self,
+        step: int,
+        episode_return: float | None = None,
+        steps_per_s: float | None = None,
+        note: str = "",
+        wall_s: float = 0.0,
     ) -> None:
-        """Where the run is now. Cheap enough to be called after every update."""
+        """Where the run is now; `wall_s` from its start. Cheap enough to be called after every update."""
         if self._display is None:
             return
         elapsed = time.monotonic() - self._started
-        self._last = last = Report(step, self._total_steps, elapsed, episode_return, steps_per_s, note)
+        limits = self._total_steps, self._wall_limit_s
+        self._last = last = Report(step, limits[0], elapsed, episode_return, steps_per_s, note, wall_s, limits[1])
         self._show(lambda display: display.show(last))
 
     def say(self, line: str) -> None:
@@ -161,7 +189,7 @@ class Bar:
     def show(self, report: Report) -> None:
         """Hand it to rich, at most ten times a second."""
         if self._due():
-            self._bar.update(self._task, completed=report.step, **report.fields())
+            self._bar.update(self._task, completed=report.part * report.total_steps, **report.fields())
 
     def say(self, line: str) -> None:
         """Print above the bar."""
@@ -170,7 +198,7 @@ class Bar:
     def stop(self, last: Report | None) -> None:
         """Draw the last report and give the terminal back."""
         if last is not None:
-            self._bar.update(self._task, completed=last.step, **last.fields())
+            self._bar.update(self._task, completed=last.part * last.total_steps, **last.fields())
         self._bar.stop()
 
 

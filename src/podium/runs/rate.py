@@ -4,20 +4,20 @@ import math
 
 MEMORY_S = 5.0
 """Seconds after which what was measured counts a third."""
-LEAST_S = 0.05
-"""Less time than this says nothing."""
+LEAST_S = 1.0
+"""Less time than this says nothing: the first fragments were collected before anything was learned from them."""
 
 
 class Rate:
     """Steps by seconds, both of which fade: bursts and pauses between reports even out.
 
     rate = Rate(now=10.0)
-    rate.add(500, now=10.5)
+    rate.add(2000, now=12.0)
     rate.value                  # 1000.0
     """
 
     def __init__(self, now: float) -> None:
-        self._at = now
+        self._began = self._at = now
         self._steps = self._seconds = 0.0
 
     def add(self, steps: int, now: float) -> None:
@@ -30,4 +30,4 @@ class Rate:
     @property
     def value(self) -> float | None:
         """None until there is time to divide by."""
-        return self._steps / self._seconds if self._seconds > LEAST_S else None
+        return self._steps / self._seconds if self._at - self._began >= LEAST_S else None

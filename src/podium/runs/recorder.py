@@ -107,8 +107,15 @@ class Recorder:
         self._saved_at, self._rate = now, Rate(now)
 
     def measure_rate(self, steps: int) -> None:
-        """So many steps have been made since the last call, or the start: for the rate that is shown."""
-        self._rate.add(steps, time.monotonic())
+        """So many steps have been made since the last call, or the start: for the rate that is shown.
+
+        Random play before an off-policy algorithm learns is many times faster: its rate says nothing.
+        """
+        now = time.monotonic()
+        if self.counts.env_steps < getattr(self._experiment.algorithm, "learning_starts", 0):
+            self._rate = Rate(now)
+        else:
+            self._rate.add(steps, now)
 
     def report(
         self,
@@ -152,7 +159,7 @@ class Recorder:
         row |= self.before_write({name: value for name, value in row.items() if value is not None})
         self._log.write({name: value for name, value in row.items() if value is not None})
         self._refuse_not_finite(values)
-        self._progress.update(counts.env_steps, row["episode_return"], row["steps_per_s"])
+        self._progress.update(counts.env_steps, row["episode_return"], row["steps_per_s"], wall_s=counts.wall_s)
         self._judge(row)
 
     def end_if_interrupted(self) -> bool:
