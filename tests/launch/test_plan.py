@@ -95,6 +95,20 @@ def test_slots_must_divide_the_environments() -> None:
         make_plan(experiment("gymnasium:CartPole-v1", slots=3))
 
 
+@pytest.mark.parametrize(
+    ("mode", "num_envs", "actors", "slots"),
+    [("inline", 16, 2, 2), ("served", 16, 2, 4), ("served", 9, 3, 3), ("inline", 8, 3, 8), ("inline", 16, 3, 8)],
+)
+def test_actors_have_one_slot_or_two_and_more_where_their_shares_are_unequal(
+    mode: str, num_envs: int, actors: int, slots: int
+) -> None:
+    asked = experiment("gymnasium:CartPole-v1", mode=mode, actors=actors)
+    config = PPOConfig(fragment_length=4, minibatch_size=4 * num_envs)
+    plan = make_plan(replace(asked, env=replace(asked.env, num_envs=num_envs), algorithm=config))
+    assert (plan.slots, plan.slots * plan.rows) == (slots, num_envs)
+    assert any("do not divide" in note for note in plan.notes) == bool(slots % actors)
+
+
 def test_a_slot_of_more_environments_than_a_request_over_tcp_has_is_refused() -> None:
     asked = experiment("gymnasium:CartPole-v1", mode="served", actors=1, slots=1, transport="tcp")
     asked = replace(asked, env=replace(asked.env, num_envs=8192))

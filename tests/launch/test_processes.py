@@ -23,6 +23,7 @@ from podium.launch import training
 from podium.launch.plan import make_plan
 from podium.launch.restore import restore
 from podium.orchestrator.status import WorkerStatus, read_status
+from podium.runs.accounting import ActorAccount
 from podium.runs.directory import RunDirectory
 
 SHM = Path("/dev/shm")
@@ -242,12 +243,36 @@ def test_a_frozen_actor_is_replaced_and_ps_logs_and_stop_work_from_another_termi
     assert segments("live") == []
 
 
+def test_actors_that_do_not_divide_the_environments_have_unequal_shares_and_every_step_is_accounted_for(
+    tmp_path: Path,
+) -> None:
+    process = train(tmp_path, "three", 4000, env__num_envs=8, topology__actors=3)
+    assert process.wait(LIMIT_S) == 0, said(tmp_path)
+    assert "3 actors do not divide 8 environments: each has up to 3" in said(tmp_path)
+    run = tmp_path / "runs" / "three"
+    done, samples = summary(run), summary(run)["samples"]
+    assert samples["unexplained"] == 0
+    assert samples["produced"] == sum(samples[name] for name in ("trained", "stale", "lost", "undone", "in_flight"))
+    assert done["staleness"]["max"] <= 1
+    # An update is 16 steps of all 8 environments, less rows that reset and steps that came too late.
+    assert 0.8 < done["env_steps"] / (done["updates"] * 16 * 8) <= 1
+    accounts = [ActorAccount.open(run / "accounting" / f"actor-{index}.0") for index in range(3)]
+    assert all(account.fragments >= done["updates"] for account in accounts), (
+        "two or three of each update are each one's"
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"topology__actors": 3}, "topology.actors = 3: must divide env.num_envs = 4"),
+        (
+            {"topology__actors": 3, "topology__staleness": 0},
+            "topology.actors = 3: must divide env.num_envs = 4 at topology.staleness = 0, where all wait "
+            "for the slowest; use topology.staleness=1 for unequal shares",
+        ),
+        ({"topology__actors": 5}, "topology.actors = 5: must be at most env.num_envs = 4"),
         ({"topology__slots": 3, "topology__actors": 1}, "topology.slots = 3: must divide env.num_envs = 4"),
-        ({"topology__slots": 1}, "topology.slots = 1: must be a multiple of topology.actors = 2"),
+        ({"topology__slots": 1}, "topology.actors = 2: must be at most topology.slots = 1"),
     ],
 )
 def test_a_topology_that_cannot_be_is_one_line(

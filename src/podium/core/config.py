@@ -85,8 +85,9 @@ class TopologyConfig(Section):
     """fused: environment, policy and update in one XLA program (JAX environments). inline: actors act with their own
     copy of the parameters (host environments). served: they ask inference workers. auto: picks, and says why."""
     actors: int | None = None
-    """Who steps the environments, each its share of them. One is a thread beside the learner; more, or with a transport
-    other than memory, are processes, and so is the learner. None: by measuring (mode auto), else one."""
+    """Who steps the environments, each its share of them: equal at staleness 0, else as equal as can be. One is
+    a thread beside the learner; more, or with a transport other than memory, are processes, and so is the learner.
+    None: by measuring (mode auto), else one."""
     slots: int | None = None
     """Groups of environments that take turns: one is stepped while another's actions are chosen. They are divided
     among the actors. None: by measuring (mode auto), else one for each actor (inline), or two (served)."""

@@ -10,6 +10,7 @@ from podium.algorithms.algorithm import Individuals
 from podium.core.types import Tree
 from podium.envs.interface import HostEnv
 from podium.launch.plan import Plan
+from podium.orchestrator.program import share
 from podium.workers.individual_slot import IndividualSlot
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.slot import EnvSlot
@@ -51,9 +52,9 @@ def _make_each(
     """
     entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
     seeds = np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
-    share, slots = plan.slots // plan.actors, []
+    slots = []
     with ExitStack() as stack:
-        for number in range(actor * share, (actor + 1) * share):
+        for number in share(plan.slots, plan.actors, actor):
             env = plan.env.make_host(seeds[number * plan.rows : (number + 1) * plan.rows])
             stack.callback(env.close)
             slots.append(make(number, env))

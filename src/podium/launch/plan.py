@@ -86,14 +86,9 @@ class Plan:
         return make_schedule(self.experiment.topology.staleness, isinstance(self.algorithm.experience, Replay))
 
     @property
-    def buffers(self) -> int:
-        """Buffers of each slot: one for each version that it may be ahead of the learner, several for individuals."""
-        return self.schedule.credits(1, BATCHES if isinstance(self.algorithm.experience, Individuals) else 1)
-
-    @property
     def credits(self) -> int:
-        """Fragments that one actor may have out: a buffer for each version that its slots may be ahead."""
-        return self.buffers * self.slots // self.actors
+        """Fragments that a slot may have out: one for each version that it may be ahead, several for individuals."""
+        return self.schedule.credits(1, BATCHES if isinstance(self.algorithm.experience, Individuals) else 1)
 
     @property
     def rows(self) -> int:
@@ -162,6 +157,9 @@ def make_plan(
     asked = topology if _is_open(experiment) else None
     topology = replace(topology, mode=mode, actors=actors, slots=slots, transport=transport)
     experiment, notes = replace(experiment, topology=topology), (*notes, f"mode {mode}: {why}")
+    if slots % actors:
+        most = -(-slots // actors) * experiment.env.num_envs // slots
+        notes = (*notes, f"{actors} actors do not divide {experiment.env.num_envs} environments: each has up to {most}")
     shared = populations.learner_devices(experience) if isinstance(experience, Individuals) else 1
     return Plan(experiment, env, algorithm, mode, actors, slots, transport, shared, notes, asked, importable)
 
@@ -261,20 +259,23 @@ def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:
 
     Two where actions are chosen elsewhere, so that one is stepped while the other waits for its actions.
     """
-    num_envs = experiment.env.num_envs
-    slots = experiment.topology.slots or _fewest_slots(num_envs, actors, 2 if mode == "served" else 1)
-    if num_envs % slots:
-        raise ConfigError(f"topology.slots = {slots}: must divide env.num_envs = {num_envs}")
-    if slots % actors:
-        raise ConfigError(f"topology.slots = {slots}: must be a multiple of topology.actors = {actors}")
-    return slots
-
-
-def _fewest_slots(num_envs: int, actors: int, each: int) -> int:
-    """A multiple of the actors that divides the environments: `each` for every actor, or one."""
-    if num_envs % actors:
-        raise ConfigError(f"topology.actors = {actors}: must divide env.num_envs = {num_envs}")
-    return actors * each if num_envs % (actors * each) == 0 else actors
+    num_envs, wanted = experiment.env.num_envs, experiment.topology.slots
+    whole, name = wanted or num_envs, "env.num_envs" if wanted is None else "topology.slots"
+    if num_envs % whole:
+        raise ConfigError(f"topology.slots = {wanted}: must divide env.num_envs = {num_envs}")
+    if actors > whole:
+        raise ConfigError(f"topology.actors = {actors}: must be at most {name} = {whole}")
+    if whole % actors and make_schedule(experiment.topology.staleness).in_turns:
+        raise ConfigError(
+            f"topology.actors = {actors}: must divide {name} = {whole} at topology.staleness = 0, where all wait for "
+            "the slowest; use topology.staleness=1 for unequal shares"
+        )
+    each = actors * (2 if mode == "served" else 1)
+    # Where shares cannot be equal, the largest of them sets the pace.
+    return wanted or min(
+        (n for n in range(actors, num_envs + 1) if num_envs % n == 0),
+        key=lambda n: (-(-n // actors) * num_envs // n, abs(n - each)),
+    )
 
 
 def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transport:

@@ -6,7 +6,7 @@ import jax
 
 from podium.launch.replay_share import make_share
 from podium.orchestrator.drawing import draw
-from podium.orchestrator.program import Edge, Ends, Group, Program, Resources
+from podium.orchestrator.program import UNKNOWN, Edge, Ends, Group, Program, Resources
 from podium.protocol.schema import Schema
 from podium.workers.layout import Layouts, make_layouts
 from podium.workers.replay_layout import TURNS, make_replay_layouts
@@ -48,7 +48,7 @@ def make_program(plan: "Plan", payload: dict[str, Any] | None = None) -> Program
 def draw_program(plan: "Plan") -> str:
     """The program as text, and what keeps its parts in step."""
     where = "threads of one process" if plan.in_one_process else "processes of this machine"
-    credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {plan.buffers} buffer(s) each"
+    credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {plan.credits} buffer(s) each"
     return f"{draw(make_program(plan))}{credit}: at most {plan.schedule.ahead} version(s) ahead; {where}\n"
 
 
@@ -57,21 +57,21 @@ def _edges(plan: "Plan", layouts: Layouts, readers: tuple[str, ...]) -> list[Edg
     record, params = _both(layouts.record.schema), _both(layouts.params.schema)
     sharded = keeper == "replay"
     edges = [
-        Edge("samples", ("actor",), (keeper,), schema=record, transport=where, sharded=sharded, credits=plan.credits),
+        Edge("samples", ("actor",), (keeper,), "main", record, UNKNOWN, where, sharded, plan.slots, plan.credits),
         Edge("parameters", ("learner",), readers, schema=params, transport=where),
     ]
     if plan.mode == "served":
         request, reply = _both(layouts.request.schema), _both(layouts.answer.schema)
-        rows = (plan.rows,) * (plan.slots // plan.actors)
+        size = plan.slots, 1, plan.rows
         edges.append(
-            Edge("inference", ("actor",), ("inference",), "main", request, reply, where, False, 1, rows, REPLY_LIMIT_S)
+            Edge("inference", ("actor",), ("inference",), "main", request, reply, where, False, *size, REPLY_LIMIT_S)
         )
     if sharded:
         asked, share = make_replay_layouts(plan.replay, layouts), make_share(plan, layouts)
         request, reply = _both(asked.request.schema), _both(asked.answer.schema)
-        rows = (share.updates * share.rows,) * TURNS
+        size = TURNS, 1, share.updates * share.rows
         edges.append(
-            Edge("inference", ("learner",), ("replay",), "main", request, reply, where, False, 1, rows, ROWS_LIMIT_S)
+            Edge("inference", ("learner",), ("replay",), "main", request, reply, where, False, *size, ROWS_LIMIT_S)
         )
     return edges
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Literal, TypeVar
 
-from podium.orchestrator.program import Edge, Program, Stream
+from podium.orchestrator.program import Edge, Program, Stream, share
 from podium.protocol.directory import Registration
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import (
@@ -60,12 +60,12 @@ class Wiring:
         return self._bound("inference", self._transport.inference_server(*schemas))
 
     def send_samples(self) -> SampleSender:
-        """The end that fragments leave by, with as many buffers as the edge has credits."""
+        """The end that fragments leave by, with the credits of this worker's slots."""
         edge = self._edge("samples", "senders")
         found = self._peers(edge.receivers)
         peer = found[self._sender.worker % len(found)] if edge.sharded else found[0]
-        schema = _known(edge.schema.sender)
-        sender = self._transport.sample_sender(peer.endpoints["samples"], schema, self._sender, edge.credits)
+        schema, credits = _known(edge.schema.sender), edge.credits * self._slots(edge)
+        sender = self._transport.sample_sender(peer.endpoints["samples"], schema, self._sender, credits)
         return self._connected(peer, sender)
 
     def read_parameters(self) -> ParameterReader:
@@ -80,10 +80,10 @@ class Wiring:
         if not self._has("inference", "senders"):
             return []
         edge, clients = self._edge("inference", "senders"), []
-        schemas = _known(edge.schema.sender), _known(edge.reply.sender)
+        schemas, rows = (_known(edge.schema.sender), _known(edge.reply.sender)), [edge.rows] * self._slots(edge)
         for peer in self._peers(edge.receivers):
             endpoint = peer.endpoints["inference"]
-            client = self._transport.inference_client(endpoint, *schemas, self._sender, edge.requests, edge.limit_s)
+            client = self._transport.inference_client(endpoint, *schemas, self._sender, rows, edge.limit_s)
             clients.append(self._connected(peer, client))
         return clients
 
@@ -94,6 +94,9 @@ class Wiring:
                 f"the program has {len(found)} edges with {self._role} among the {side} of {stream}, not 1"
             )
         return found[0]
+
+    def _slots(self, edge: Edge) -> int:
+        return len(share(edge.slots, self._program.group(self._role).count, self._sender.worker))
 
     def _has(self, stream: Stream, side: Literal["senders", "receivers"]) -> bool:
         return bool(self._edges(stream, side))

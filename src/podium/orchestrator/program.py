@@ -61,9 +61,8 @@ UNKNOWN = Ends()
 class Edge:
     """A stream from all workers of the sending roles to all of the receiving ones.
 
-    `sharded`: sender i sends to receiver i modulo their count only. `credits` is how many fragments a sender of samples
-    may have out. `requests` has the rows of each request that a client of an inference edge may have out, and a request
-    fails after `limit_s` seconds.
+    `sharded`: sender i sends to receiver i modulo their count only. Senders divide `slots` among them (`share`). Each
+    slot may have `credits` fragments out, or one request of `rows` rows, which fails after `limit_s` seconds.
     """
 
     stream: Stream
@@ -74,8 +73,9 @@ class Edge:
     reply: Ends = UNKNOWN  # of an inference edge: what comes back, from its receivers
     transport: str = "auto"
     sharded: bool = False
+    slots: int = 1
     credits: int = 1
-    requests: tuple[int, ...] = ()
+    rows: int = 1
     limit_s: float = 10.0
 
     @property
@@ -85,6 +85,15 @@ class Edge:
 
     def __str__(self) -> str:
         return f"{self.stream} of policy {self.policy!r} from {_join(self.senders)} to {_join(self.receivers)}"
+
+
+def share(slots: int, workers: int, index: int) -> range:
+    """The slots of one of several workers, as equal as can be.
+
+    >>> [list(share(8, 3, index)) for index in range(3)]
+    [[0, 1], [2, 3, 4], [5, 6, 7]]
+    """
+    return range(index * slots // workers, (index + 1) * slots // workers)
 
 
 @dataclass(frozen=True)
