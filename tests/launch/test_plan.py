@@ -102,9 +102,7 @@ def test_slots_must_divide_the_environments() -> None:
 def test_actors_have_one_slot_or_two_and_more_where_their_shares_are_unequal(
     mode: str, num_envs: int, actors: int, slots: int
 ) -> None:
-    asked = experiment("gymnasium:CartPole-v1", mode=mode, actors=actors)
-    config = PPOConfig(fragment_length=4, minibatch_size=4 * num_envs)
-    plan = make_plan(replace(asked, env=replace(asked.env, num_envs=num_envs), algorithm=config))
+    plan = make_plan(experiment("gymnasium:CartPole-v1", num_envs, 16 * num_envs, mode=mode, actors=actors))
     assert (plan.slots, plan.slots * plan.rows) == (slots, num_envs)
     assert any("do not divide" in note for note in plan.notes) == bool(slots % actors)
 

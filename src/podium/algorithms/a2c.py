@@ -80,14 +80,15 @@ def make_with(
     """The same with another estimator of advantages, which may allow several passes over a fragment."""
     policy = policies.make(config, experiment, spec)
     a2c, num_envs = A2C(config, experiment, policy, estimator, passes), experiment.env.num_envs
-    if jax.tree.leaves(jax.eval_shape(lambda: policy.network.memory(1))) and num_envs % passes.minibatches:
-        size = experiment.steps_per_update // passes.minibatches
+    size = experiment.steps_per_update // passes.minibatches
+    recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: policy.network.memory(1))))
+    if recurrent and num_envs % passes.minibatches:
         raise ConfigError(
             f"algorithm.minibatch_size = {size}: with a recurrent network it must be a multiple of "
             f"algorithm.fragment_length = {config.fragment_length}, since minibatches are whole sequences"
         )
     return Algorithm(
-        experience=Fragments(config.fragment_length, config.gamma),
+        experience=Fragments(config.fragment_length, config.gamma, size, recurrent),
         init=a2c.init,
         params=lambda state: state.params,
         memory=lambda params, batch: policy.network.memory(batch),

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from podium.algorithms.minibatches import num_blocks
 from podium.core.types import Fragment, Tree
 from podium.ops.noise_table import NoiseTable
 
@@ -12,11 +13,18 @@ from podium.ops.noise_table import NoiseTable
 class Fragments:
     """On-policy experience: each update eats one fragment of [length, B] and forgets it.
 
-    `discount` is that of the running return which reward scaling looks at.
+    `discount` is that of the running return which reward scaling looks at. The rest tells what devices can share.
     """
 
     length: int
     discount: float = 0.99
+    minibatch: int = 0  # steps of a gradient step; 0: all of them
+    sequences: bool = False  # whether minibatches are whole sequences
+    parts: int = 1  # of the parameters: devices can train one each, where that pays
+
+    def blocks(self, num_envs: int) -> int:
+        """Blocks of environments that minibatches are drawn from; each device has whole ones."""
+        return num_blocks(num_envs, self.minibatch // (self.length if self.sequences else 1))
 
     def exploration(self, env_ids: Any, num_envs: int) -> Any:
         """`ActInput.exploration` of these environments."""
@@ -42,6 +50,16 @@ class Replay:
     priority_exponent: float = 0.0
     priority_correction: float = 0.4
     spread: float = 1.0  # the last environment's exploration as a part of the first one's
+    parts: ClassVar[int] = 1
+
+    @property
+    def minibatch(self) -> int:
+        """Steps of an update."""
+        return self.batch_size * (self.length if self.sequences else 1)
+
+    def blocks(self, num_envs: int) -> int:
+        """Blocks of environments; each device has whole ones."""
+        return num_blocks(num_envs, self.minibatch)
 
     def exploration(self, env_ids: Any, num_envs: int) -> Any:
         """`ActInput.exploration` of these environments: from 1 to `spread` by equal factors (Horgan et al., 2018).
@@ -148,6 +166,7 @@ class Algorithm(NamedTuple):
     observe: Callable | None = (
         None  # (TrainState, Fragment, axis=None) -> TrainState: as it is put into a replay buffer
     )
+    notes: tuple[str, ...] = ()  # what a user should know of these settings before the run
 
     @property
     def rollouts(self) -> Rollouts:

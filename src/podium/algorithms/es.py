@@ -49,6 +49,12 @@ class TrainState(NamedTuple):
     hyper: dict[str, jax.Array]
 
 
+IDLE = (
+    "algorithm.normalize_observations does nothing here: evolution strategies normalise floats only (pixels are "
+    "divided by 255)"
+)
+
+
 def make(config: ESConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """ES for one environment spec."""
     network = networks.make(experiment.network, spec, distributions.num_outputs(spec.action))
@@ -72,6 +78,7 @@ def make(config: ESConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
         memory=lambda params, batch: network.memory(batch),
         act=es.act,
         update=es.update,
+        notes=(IDLE,) if config.normalize_observations and not es.observes else (),
     )
 
 

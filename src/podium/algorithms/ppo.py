@@ -51,18 +51,13 @@ def make_with(estimator: Estimator, config: PPOConfig, experiment: Experiment, s
     ppo = PPO(config, experiment, policy, estimator)
     _check(config, experiment, policy.network, ppo.recurrent)
     return Algorithm(
-        experience=Fragments(config.fragment_length, config.gamma),
+        experience=ppo.experience,
         init=ppo.init,
         params=lambda state: state.params,
         memory=lambda params, batch: policy.network.memory(batch),
         act=policy.act,
         update=ppo.update,
     )
-
-
-def trains_apart(config: PPOConfig, network: Network) -> bool:
-    """Whether policy and value can be trained each on a device of its own: neither's update needs the other's."""
-    return network.separate and config.grad_norm_of == "each" and config.kl_stop is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +81,20 @@ class PPO:
     def in_parts(self) -> bool:
         """Whether policy and value are clipped each by its own norm."""
         return self.network.separate and self.config.grad_norm_of == "each"
+
+    @property
+    def trains_apart(self) -> bool:
+        """Whether policy and value can be trained each on a device of its own: neither's update needs the other's."""
+        return self.in_parts and self.config.kl_stop is None
+
+    @property
+    def experience(self) -> Fragments:
+        # Devices meet before and after the epochs, which takes as long as to train on some thousand rows.
+        pays = self.trains_apart and self.config.num_epochs * self.experiment.steps_per_update >= ROWS_PER_CORE
+        config = self.config
+        return Fragments(
+            config.fragment_length, config.gamma, config.minibatch_size, self.recurrent, parts=2 if pays else 1
+        )
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
         params = self.policy.init(key)
@@ -176,15 +185,14 @@ class PPO:
         The parameters come out the same, and no device waits for another within the epochs.
         """
         small = self.config.minibatch_size < devices * ROWS_PER_CORE
-        return trains_apart(self.config, self.network) and small and jax.default_backend() == "cpu"
+        return self.trains_apart and small and jax.default_backend() == "cpu"
 
     def run_epochs(
         self, parts: dict[str, OptimizedParams], start: TrainState, items: Steps, key: jax.Array, axis: str | None
     ) -> tuple[dict[str, OptimizedParams], dict[str, jax.Array]]:
         """Train these parts in minibatches of the items, all items once an epoch."""
         config, experiment = self.config, self.experiment
-        rows_per_minibatch = config.minibatch_size // (config.fragment_length if self.recurrent else 1)
-        blocks = minibatches.num_blocks(experiment.env.num_envs, rows_per_minibatch)
+        blocks = self.experience.blocks(experiment.env.num_envs)
         num_minibatches = experiment.steps_per_update // config.minibatch_size
 
         def step(carry: tuple[dict[str, OptimizedParams], jax.Array], minibatch: tuple) -> tuple:

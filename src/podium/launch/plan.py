@@ -7,17 +7,13 @@ from typing import Any, Literal, NamedTuple, cast
 
 import jax
 
-from podium.algorithms import learning, ppo
+from podium.algorithms import learning
 from podium.algorithms import registry as algorithms
-from podium.algorithms import stochastic_policy as policies
 from podium.algorithms.algorithm import Algorithm, Individuals, Replay
 from podium.algorithms.collectives import ROWS_PER_CORE
-from podium.algorithms.minibatches import num_blocks
 from podium.core import toml
-from podium.core.algorithm_configs import ESConfig, OffPolicyConfig, PPOConfig
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
-from podium.core.specs import EnvSpec
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations, replay_keeper
@@ -115,16 +111,21 @@ def make_plan(
     env = envs.resolve(experiment.env, env_factory)
     algorithm = algorithms.make(experiment, env.spec)
     mode, why = _choose_mode(experiment, env)
-    notes = (*notes, env.note, *_note_idle(experiment, env.spec))
+    notes = (*notes, env.note, *algorithm.notes)
     experience, importable = algorithm.experience, env_factory is None or is_importable(experiment, env_factory)
     if isinstance(experience, Individuals):
         populations.check(experiment, experience, mode)
     devices, workers = 1, experiment.topology.replay_workers or 0
     if mode == "fused":
         _refuse_workers(experiment)
-        devices = _choose_devices(experiment, algorithm, env.spec)
+        devices = _choose_devices(experiment, algorithm)
     if isinstance(experience, Replay):
         learning.updates_per_fragment(experience, experience.length * experiment.env.num_envs)
+        if experience.starts >= (total := experiment.limits.total_steps):
+            starts = (
+                f"algorithm.learning_starts = {experience.starts:,} is not less than limits.total_steps = {total:,}"
+            )
+            notes = (*notes, f"nothing will be learned: {starts}")
         if learns:
             may_leave = importable and are_known_everywhere(experiment, env)
             workers, kept = replay_keeper.choose(experiment, algorithm, env.spec, devices, may_leave)
@@ -199,7 +200,7 @@ def draw(plan: Plan) -> str:
     if plan.mode == "fused" and isinstance(experience, Individuals):
         program = populations.draw(experiment, experience, plan.devices)
     elif plan.mode == "fused":
-        rows = f"[{experiment.algorithm.fragment_length} x {experiment.env.num_envs}]"
+        rows = f"[{plan.algorithm.rollouts.length} x {experiment.env.num_envs}]"
         iterations = iterations_per_dispatch(experiment, plan.algorithm, plan.env.spec)
         program = [
             f"fused   x1   {plan.devices} device(s), {iterations} iteration(s) a dispatch",
@@ -223,23 +224,6 @@ def _choose_mode(experiment: Experiment, env: ResolvedEnv) -> tuple[Mode, str]:
     if experiment.topology.replay_workers:
         return "inline", "replay workers are asked for"
     return ("inline", "the environment runs on the host") if env.kind == "host" else ("fused", FUSED)
-
-
-def _note_idle(experiment: Experiment, spec: EnvSpec) -> tuple[str, ...]:
-    """Settings that this experiment gives nothing to do."""
-    config, limits = experiment.algorithm, experiment.limits
-    if isinstance(config, OffPolicyConfig) and config.learning_starts >= limits.total_steps:
-        return (
-            f"nothing will be learned: algorithm.learning_starts = {config.learning_starts:,} is not less than "
-            f"limits.total_steps = {limits.total_steps:,}",
-        )
-    asked = isinstance(config, ESConfig) and config.normalize_observations
-    if asked and all(part.dtype == "uint8" for part in jax.tree.leaves(spec.observation)):
-        return (
-            "algorithm.normalize_observations does nothing here: evolution strategies normalise floats only (pixels "
-            "are divided by 255)",
-        )
-    return ()
 
 
 def _refuse_workers(experiment: Experiment) -> None:
@@ -293,7 +277,7 @@ def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transp
     return "shm" if sys.platform == "linux" else "tcp"
 
 
-def _choose_devices(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec) -> int:
+def _choose_devices(experiment: Experiment, algorithm: Algorithm) -> int:
     """All accelerators; of the CPU's cores, as many as have a few thousand rows of each minibatch to work on.
 
     With fewer, meeting to add up gradients takes longer than the second core saves; but one for policy and
@@ -301,11 +285,12 @@ def _choose_devices(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec)
     """
     if isinstance(algorithm.experience, Individuals):
         return populations.choose_devices(experiment, algorithm.experience)
-    wanted, available, blocks = experiment.topology.devices, jax.local_device_count(), _blocks(experiment)
+    wanted, available, rollouts = experiment.topology.devices, jax.local_device_count(), algorithm.rollouts
+    blocks = rollouts.blocks(experiment.env.num_envs)
     if wanted is None:
         if jax.default_backend() == "cpu":
-            rows = _minibatch(experiment) or experiment.steps_per_update
-            available = min(available, max(_parts(experiment, spec), rows // ROWS_PER_CORE))
+            rows = rollouts.minibatch or experiment.steps_per_update
+            available = min(available, max(rollouts.parts, rows // ROWS_PER_CORE))
         return max(n for n in range(1, available + 1) if blocks % n == 0)
     if wanted > available:
         raise ConfigError(f"topology.devices = {wanted}: this machine has {available}")
@@ -314,29 +299,3 @@ def _choose_devices(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec)
             f"topology.devices = {wanted}: must divide {blocks}, the blocks that minibatches are drawn from"
         )
     return wanted
-
-
-def _parts(experiment: Experiment, spec: EnvSpec) -> int:
-    """Into how many parts the parameters fall that devices can train one each, where that pays."""
-    config = experiment.algorithm
-    if not isinstance(config, PPOConfig):
-        return 1
-    if not ppo.trains_apart(config, policies.make(config, experiment, spec).network):
-        return 1
-    # They meet before and after the epochs, which takes as long as to train on some thousand rows.
-    return 2 if config.num_epochs * experiment.steps_per_update >= ROWS_PER_CORE else 1
-
-
-def _blocks(experiment: Experiment) -> int:
-    """Into how many blocks an algorithm with minibatches cuts the environments; each device has whole ones."""
-    rows, config, network = _minibatch(experiment), experiment.algorithm, experiment.network
-    on_policy, may_recall = not isinstance(config, OffPolicyConfig), network.memory != "none" or network.factory
-    if on_policy and may_recall:  # minibatches are whole sequences
-        rows //= config.fragment_length
-    return num_blocks(experiment.env.num_envs, rows)
-
-
-def _minibatch(experiment: Experiment) -> int:
-    """Rows of a gradient step, where the algorithm has such a field; else 0."""
-    config = experiment.algorithm
-    return getattr(config, "batch_size" if isinstance(config, OffPolicyConfig) else "minibatch_size", None) or 0
