@@ -11,7 +11,7 @@ import pytest
 from podium.launch.waiting import first_update
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import Version
-from podium.workers.individual_actor import Mean
+from podium.workers.action_sources import Weights
 from podium.workers.layout import make_layout
 
 LAYOUT = make_layout({"w": jax.ShapeDtypeStruct((3,), np.float32)})
@@ -21,7 +21,7 @@ LAYOUT = make_layout({"w": jax.ShapeDtypeStruct((3,), np.float32)})
 def test_the_first_parameters_are_the_policys_whenever_they_come(after_s: float) -> None:
     with MemoryTransport() as transport:
         publisher = transport.parameter_publisher("main", LAYOUT.schema)
-        mean = Mean(LAYOUT, transport.parameter_reader(publisher.endpoint, LAYOUT.schema))
+        mean = Weights(LAYOUT, transport.parameter_reader(publisher.endpoint, LAYOUT.schema))
         publish = threading.Timer(after_s, lambda: publisher.publish(Version(0, 4), [np.ones(3, np.float32)]))
         publish.start()
         assert first_update(mean, threading.Event()) == 4

@@ -21,7 +21,7 @@ from podium.protocol.memory import MemoryTransport
 from podium.protocol.schema import SenderId, Version
 from podium.protocol.streams import FragmentHeader
 from podium.runs.accounting import ActorAccount, LearnerAccount, balance
-from podium.workers.individual_actor import IndividualActor, Mean, draw_population
+from podium.workers.individual_actor import IndividualActor, draw_population, read_mean
 from podium.workers.individual_learner import IndividualLearner
 from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Individual, IndividualSlot
@@ -107,7 +107,7 @@ class Theatre:
         slots = [
             IndividualSlot(n, env, self.layouts.params, memory, self.individuals) for n, env in enumerate(self.envs)
         ]
-        mean = Mean(self.layouts.params, reader)
+        mean = read_mean(self.layouts, reader)
         how = KEY, [0], ROWS, self.actor_account, self.schedule
         return IndividualActor(slots, mean, self.sender(), self.layouts, self.algorithm, *how)
 

@@ -37,13 +37,11 @@ def test_in_turns_a_slot_begins_once_with_each_version(played: Version | None, n
 def test_in_turns_a_fragment_has_the_number_and_place_that_its_version_and_slot_give() -> None:
     assert make_schedule(0).number(5, Version(1, 3)) == 3
     assert make_schedule(0).place(slot=2, arrived=0) == 2
-    assert make_schedule(0).parts(4) == 1
 
 
 def test_else_it_is_numbered_by_its_slot_and_placed_as_it_comes() -> None:
     assert make_schedule(1).number(5, Version(1, 3)) == 5
     assert make_schedule(1).place(slot=2, arrived=0) == 0
-    assert make_schedule(1).parts(4) == 4
 
 
 @pytest.mark.parametrize(("staleness", "old"), [(0, [True, True, False, False]), (1, [True, False, False, False])])

@@ -30,7 +30,7 @@ from podium.protocol.streams import InferenceClient, ParameterReader, SampleSend
 from podium.runs.accounting import ActorAccount, LearnerAccount
 from podium.workers.action_sources import ActionSource, InlineActions
 from podium.workers.actor import Actor
-from podium.workers.individual_actor import IndividualActor, Mean
+from podium.workers.individual_actor import IndividualActor, read_mean
 from podium.workers.individual_learner import IndividualLearner
 from podium.workers.individual_slot import IndividualSlot
 from podium.workers.inference import InferenceWorker
@@ -119,7 +119,7 @@ def build_actor(site: Site) -> Actor | IndividualActor:
 def _build_individual_actor(site: Site) -> IndividualActor:
     """Where actors draw individuals by themselves, each incarnation draws others."""
     plan, layouts = site.plan, site.layouts
-    mean = Mean(layouts.params, site.wiring.read_parameters())
+    mean = read_mean(layouts, site.wiring.read_parameters())
     site.be_patient()
     update = first_update(mean, site.stop)
     site.watchdog()
@@ -181,30 +181,15 @@ def build_learner(site: Site, state: Tree, updates: int, env_steps: int) -> AnyL
     if plan.replay_workers:
         shapes, share = make_replay_layouts(plan.replay, layouts), make_share(plan, layouts)
         clients, asked = wiring.request(), Asked(share.updates, share.rows)
-        return ReplayLearner(
-            plan.algorithm,
-            layouts,
-            jax.device_put(state["train"]),
-            state["store"],
-            key=key,
-            version=version,
-            requests=ReplayRequests(shapes, clients, asked, site.reconnect()),
-            publisher=publisher,
-            updates=updates_of_a_round(plan),
-        )
+        requests, train = ReplayRequests(shapes, clients, asked, site.reconnect()), jax.device_put(state["train"])
+        rest = key, version, requests, publisher, updates_of_a_round(plan)
+        return ReplayLearner(plan.algorithm, layouts, train, state["store"], *rest)
     receiver, account = wiring.receive_samples(), site.open_learner_account()
     if site.accounting is not None:
         account.open(env_steps)
-    rest = {
-        "key": key,
-        "version": version,
-        "receiver": receiver,
-        "publisher": publisher,
-        "account": account,
-        "schedule": plan.schedule,
-    }
+    rest = key, version, receiver, publisher, account, plan.schedule
     if isinstance(plan.algorithm.experience, Individuals):
         devices = jax.local_devices()[: plan.devices]
-        return IndividualLearner(plan.algorithm, layouts, state["train"], devices=devices, **rest)
+        return IndividualLearner(plan.algorithm, layouts, state["train"], *rest, devices)
     train, store = jax.device_put((state["train"], state["store"]))
-    return Learner(plan.algorithm, layouts, train, store, slots=plan.slots, **rest, beat=site.watchdog)
+    return Learner(plan.algorithm, layouts, train, store, *rest, plan.slots, site.watchdog)

@@ -8,8 +8,7 @@ from podium.core.errors import PodiumError
 from podium.orchestrator.worker import STOPPED, WorkerContext
 from podium.protocol.directory import Registration
 from podium.protocol.streams import ParameterReader
-from podium.workers.action_sources import ActionSource
-from podium.workers.individual_actor import Mean
+from podium.workers.action_sources import ActionSource, Weights
 
 PEER_LIMIT_S = 300.0
 """How long a worker waits for those it needs: importing and compiling may take minutes on a busy machine. Shorter than
@@ -35,7 +34,7 @@ def wait_for(context: WorkerContext, be_patient: Callable[[], None], role: str, 
     raise PeerError(f"{context.role}-{context.index}: no {role} has appeared for {PEER_LIMIT_S:.0f} s")
 
 
-def first_update(source: ActionSource | Mean, stop: threading.Event, apart: ParameterReader | None = None) -> int:
+def first_update(source: ActionSource | Weights, stop: threading.Event, apart: ParameterReader | None = None) -> int:
     """The update that the newest parameters are of. `apart` reads them for a source that needs none itself.
 
     Not for one that does: a reader gives each version once, and that source would wait in vain for what was read here.

@@ -16,7 +16,7 @@ from podium.core.padding import padded_size
 from podium.core.types import ActInput, Tree
 from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterReader
-from podium.workers.layout import ActAnswer, ActRequest, Layouts
+from podium.workers.layout import ActAnswer, ActRequest, Layout, Layouts
 from podium.workers.schedule import Schedule
 
 
@@ -65,25 +65,24 @@ class ActionSource(ABC):
 
 
 class Weights:
-    """The newest parameters of a stream, where jitted functions take them.
+    """The newest parameters of a stream, where jitted functions take them, or where `place` puts them.
 
-    weights = Weights(layouts, reader)
+    weights = Weights(layouts.params, reader)
     if weights.refresh(timeout=0.1): act(weights.params, request)
     """
 
-    def __init__(self, layouts: Layouts, reader: ParameterReader) -> None:
+    def __init__(self, layout: Layout, reader: ParameterReader, place: Callable[[Tree], Tree] = jax.device_put) -> None:
         self.version: Version | None = None
         self.params: Tree = None
-        self._layout = layouts.params
-        self._reader = reader
+        self._layout, self._reader, self._place = layout, reader, place
         self._read_at = 0.0
 
     def refresh(self, timeout: float = 0.0) -> bool:
         """Read a newer version if there is one; says whether there are any parameters now."""
         if (news := self._reader.read(timeout)) is not None:
             self.version = news[0]
-            # On the CPU this takes the reader's arrays as they are: no copy, and they hold until the next read.
-            self.params = jax.device_put(self._layout.tree(news[1]))
+            # On the CPU, jax takes the reader's arrays as they are: no copy, and they hold until the next read.
+            self.params = self._place(self._layout.tree(news[1]))
             self._read_at = time.monotonic()
         return self.version is not None
 
@@ -118,7 +117,7 @@ class InlineActions(ActionSource):
     def __init__(self, algorithm: Algorithm, layouts: Layouts, reader: ParameterReader, schedule: Schedule) -> None:
         self._act = jit_act(algorithm)
         self._layouts = layouts
-        self._weights = Weights(layouts, reader)
+        self._weights = Weights(layouts.params, reader)
         self._in_turns = schedule.in_turns
         self._pending: list[tuple[int, ActRequest]] = []
         self._batches: dict[int, list[np.ndarray]] = {}

@@ -106,13 +106,11 @@ class Assembler:
 
     def _finish(self, record: Record, parts: list[Received], bookings: list[Booking]) -> Batch:
         fragment, episodes = record
-        ended = episodes.lengths > 0
-        returns, lengths = episodes.returns[ended], episodes.lengths[ended]
         return Batch(
             fragment=fragment,
             bookings=bookings,
             releases=[part.release for part in parts],
-            episodes=list(zip(returns.tolist(), lengths.tolist(), strict=True)),
+            episodes=episodes.ended(),
             steps=sum(booking.steps - booking.stale for booking in bookings),
             # A learner that was restored may have fewer updates behind it than the policy that acted.
             ages=np.maximum(self._update - 1 - fragment.version[fragment.valid], 0),

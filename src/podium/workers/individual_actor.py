@@ -21,33 +21,19 @@ from podium.ops.random_keys import row_keys
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer, FragmentHeader, ParameterReader, SampleSender
 from podium.runs.accounting import ActorAccount
+from podium.workers.action_sources import Weights
 from podium.workers.actor import WAIT_S
 from podium.workers.individual_records import IndividualRecords
 from podium.workers.individual_slot import Individual, IndividualSlot, Inputs
-from podium.workers.layout import Layout, Layouts
+from podium.workers.layout import Layouts
 from podium.workers.population import act_each
 from podium.workers.schedule import Schedule
 from podium.workers.worker_loop import run_worker_loop
 
 
-class Mean:
-    """The newest parameters of a stream, on the host; those of older versions stay as they are for whoever holds them.
-
-    mean = Mean(layouts.params, reader)
-    if mean.refresh(timeout=0.1): mean.version, mean.params
-    """
-
-    def __init__(self, layout: Layout, reader: ParameterReader) -> None:
-        self.version: Version | None = None
-        self.params: Tree = None
-        self._layout = layout
-        self._reader = reader
-
-    def refresh(self, timeout: float = 0.0) -> bool:
-        """Read a newer version if there is one; says whether there are any parameters now."""
-        if (news := self._reader.read(timeout)) is not None:
-            self.version, self.params = news[0], jax.tree.map(np.array, self._layout.tree(news[1]))
-        return self.version is not None
+def read_mean(layouts: Layouts, reader: ParameterReader) -> Weights:
+    """The newest parameters, on the host; those of older versions stay as they are for individuals that hold them."""
+    return Weights(layouts.params, reader, partial(jax.tree.map, np.array))
 
 
 def draw_population(individuals: Individuals, seed: int, update: int) -> np.ndarray:
@@ -70,7 +56,7 @@ def jit_act(algorithm: Algorithm) -> Callable[[jax.Array, Inputs], tuple[jax.Arr
 class IndividualActor:
     """Plays individuals in host environments, in a thread or in a process of its own.
 
-    mean = Mean(layouts.params, reader)
+    mean = read_mean(layouts, reader)
     actor = IndividualActor(slots, mean, sender, layouts, algorithm, key, seed, num_envs, account, make_schedule(1))
     actor.warm_up()
     actor.run(stop)
@@ -81,7 +67,7 @@ class IndividualActor:
     def __init__(
         self,
         slots: Sequence[IndividualSlot],
-        mean: Mean,
+        mean: Weights,
         sender: SampleSender,
         layouts: Layouts,
         algorithm: Algorithm,
@@ -102,11 +88,8 @@ class IndividualActor:
         self._free: list[Buffer] = []
         self._sequence = self._committed = self._produced = self._finished = 0
         self._credit_wait_s = self._act_s = 0.0
-        self._deal = (
-            _InOrder(self._individuals, seed, num_envs)
-            if schedule.in_turns
-            else _AtRandom(self._individuals, seed, schedule)
-        )
+        deal = partial(_InOrder, num_envs) if schedule.in_turns else _AtRandom
+        self._deal = deal(self._individuals, seed, schedule)
 
     def warm_up(self) -> None:
         """Compile everything; nothing is stepped."""
@@ -155,15 +138,8 @@ class IndividualActor:
         while len(slot.finished) >= self._batch:
             if not self._commit(slot):
                 return False
-        version = self._mean.version
-        if version is None:
+        if self._mean.version is None or not self._deal.may_play(slot, self._mean.version):
             return False
-        if not self._deal.is_playing(slot):
-            if not self._schedule.may_begin(slot.version, version):
-                return False
-            slot.version = version
-            slot.restart()
-            self._deal.open(slot, version.update)
         for row in slot.waiting():
             if (chosen := self._deal.next(slot, row, self._mean)) is not None:
                 slot.begin(row, *chosen)
@@ -215,13 +191,10 @@ class _AtRandom:
         self._random = np.random.default_rng(list(seed))
         self._partners: dict[tuple[int, int], tuple[Individual, Tree]] = {}  # of a row: who plays the other sign next
 
-    def is_playing(self, slot: IndividualSlot) -> bool:
+    def may_play(self, slot: IndividualSlot, newest: Version) -> bool:
         return True
 
-    def open(self, slot: IndividualSlot, update: int) -> None:
-        raise AssertionError("rows do not wait for versions")
-
-    def next(self, slot: IndividualSlot, row: int, mean: Mean) -> tuple[Individual, Tree] | None:
+    def next(self, slot: IndividualSlot, row: int, mean: Weights) -> tuple[Individual, Tree] | None:
         place = slot.number, row
         assert mean.version is not None
         if (partner := self._partners.pop(place, None)) is not None:
@@ -236,22 +209,26 @@ class _AtRandom:
 class _InOrder:
     """Individuals of an update's population by number: row r of all plays the r-th part of them."""
 
-    def __init__(self, individuals: Individuals, seed: Sequence[int], num_envs: int) -> None:
-        self._individuals, self._seed = individuals, seed[0]
+    def __init__(self, num_envs: int, individuals: Individuals, seed: Sequence[int], schedule: Schedule) -> None:
+        self._individuals, self._seed, self._schedule = individuals, seed[0], schedule
         self._share = individuals.population // num_envs
         self._left: dict[int, np.ndarray] = {}  # of each slot, how many its rows have yet to begin
         self._pairs: tuple[int, np.ndarray] | None = None  # update, and indices of its pairs
 
-    def is_playing(self, slot: IndividualSlot) -> bool:
+    def may_play(self, slot: IndividualSlot, newest: Version) -> bool:
         left = self._left.get(slot.number)
-        return left is not None and (bool(left.any()) or slot.is_playing)
-
-    def open(self, slot: IndividualSlot, update: int) -> None:
+        if left is not None and (left.any() or slot.is_playing):
+            return True
+        if not self._schedule.may_begin(slot.version, newest):
+            return False
+        slot.version = newest
+        slot.restart()
         self._left[slot.number] = np.full(slot.rows, self._share)
-        if self._pairs is None or self._pairs[0] != update:
-            self._pairs = update, draw_population(self._individuals, self._seed, update)
+        if self._pairs is None or self._pairs[0] != newest.update:
+            self._pairs = newest.update, draw_population(self._individuals, self._seed, newest.update)
+        return True
 
-    def next(self, slot: IndividualSlot, row: int, mean: Mean) -> tuple[Individual, Tree] | None:
+    def next(self, slot: IndividualSlot, row: int, mean: Weights) -> tuple[Individual, Tree] | None:
         left = self._left[slot.number]
         if not left[row]:
             return None

@@ -28,7 +28,7 @@ class IndividualRecords(NamedTuple):
 
 def record_shapes(individuals: Individuals, spec: EnvSpec, slots: int, schedule: Schedule) -> IndividualRecords:
     """Shapes of a batch."""
-    n = max(1, individuals.population // (schedule.parts(BATCHES) * slots))
+    n = max(1, individuals.population // (slots if schedule.in_turns else BATCHES * slots))
 
     def column(dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((n,), np.dtype(dtype))

@@ -59,9 +59,7 @@ class IndividualSlot:
         finished = slot.receive()
 
     An individual plays the task's own episode to its end: where a wrapper makes an end of each life, it goes on once
-    the row
-    has been reset. A row whose individual was stopped by `episode_limit` in the midst of an episode plays nobody
-    until that ends.
+    the row has been reset. A row whose individual was stopped by `episode_limit` stays empty until its episode ends.
     """
 
     def __init__(

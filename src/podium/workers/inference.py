@@ -46,7 +46,7 @@ class InferenceWorker:
         self._act = jit_act(algorithm)
         self._layouts = layouts
         self._server = server
-        self._weights = Weights(layouts, reader)
+        self._weights = Weights(layouts.params, reader)
         self._max_rows = max_rows
         self._wait_s = wait_s
         self._beat = beat

@@ -29,6 +29,11 @@ class Episodes(NamedTuple):
     returns: Any  # float32
     lengths: Any  # int32
 
+    def ended(self) -> list[tuple[float, int]]:
+        """Return and length of each."""
+        returns, lengths = map(np.asarray, self)
+        return list(zip(returns[lengths > 0].tolist(), lengths[lengths > 0].tolist(), strict=True))
+
 
 class Record(NamedTuple):
     """What travels as one fragment."""

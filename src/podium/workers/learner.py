@@ -92,7 +92,7 @@ class _FromReplay:
 class Learner:
     """Learns from whoever sends fragments.
 
-    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, account, slots, schedule)
+    worker = Learner(algorithm, layouts, state, store, key, version, receiver, publisher, account, schedule, slots)
     with worker:
         learned = worker.step(timeout=1.0)       # None: no batch yet
     """
@@ -108,8 +108,8 @@ class Learner:
         receiver: SampleReceiver,
         publisher: ParameterPublisher,
         account: LearnerAccount,
-        slots: int,
         schedule: Schedule,
+        slots: int,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = state

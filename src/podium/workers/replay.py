@@ -160,7 +160,7 @@ class ReplayWorker:
         steps = int(np.count_nonzero(fragment.valid))
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
         if self._account.arrive(booking):
-            ended, acted = _ended(record), _acted(record)
+            ended, acted = record.episodes.ended(), _acted(record)
             with self._moved:
                 self._buffer = jax.block_until_ready(self._add(self._buffer, fragment))
                 self._account.trained([booking])
@@ -215,12 +215,6 @@ class ReplayWorker:
 
     def _example(self) -> Fragment:
         return self._layouts.record.tree(self._layouts.record.schema.fields).fragment
-
-
-def _ended(record: Record) -> list[tuple[float, int]]:
-    returns, lengths = record.episodes
-    ended = lengths > 0
-    return list(zip(returns[ended].tolist(), lengths[ended].tolist(), strict=True))
 
 
 def _acted(record: Record) -> dict[int, int]:

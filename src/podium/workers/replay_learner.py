@@ -18,7 +18,7 @@ from podium.protocol.schema import Version
 from podium.protocol.streams import ParameterPublisher
 from podium.workers.layout import Layouts
 from podium.workers.learner import Learned
-from podium.workers.replay_layout import Acted, Given, time_first
+from podium.workers.replay_layout import Acted, time_first
 from podium.workers.replay_requests import ReplayRequests
 
 WORD = 1 << 30
@@ -111,7 +111,7 @@ class ReplayLearner:
         self._round.told = self._round.told or taken.told
         for given in taken.given:  # copies: the arrays are gone when more is asked for
             self._round.acted.append(jax.tree.map(np.array, given.acted))
-            self._round.episodes += _episodes(given)
+            self._round.episodes += given.episodes.ended()
         self._requests.judge(taken, priorities)
         return self._end_round() if self._round.updates == self._updates else None
 
@@ -191,9 +191,3 @@ def _staleness(acted: Sequence[Acted], update: int) -> tuple[float, int] | None:
     # A learner that was restored from a checkpoint may have fewer updates behind it than the policy that acted.
     ages = np.maximum(update - version, 0)[steps > 0]
     return (float(np.average(ages, weights=steps[steps > 0])), int(ages.max())) if len(ages) else None
-
-
-def _episodes(given: Given) -> list[tuple[float, int]]:
-    returns, lengths = given.episodes
-    ended = np.asarray(lengths) > 0
-    return list(zip(np.asarray(returns)[ended].tolist(), np.asarray(lengths)[ended].tolist(), strict=True))

@@ -51,10 +51,6 @@ class Schedule(ABC):
     def place(self, slot: int, arrived: int) -> int:
         """Where a slot's fragment goes in a batch that so many have arrived for."""
 
-    @abstractmethod
-    def parts(self, most: int) -> int:
-        """In how many parts a slot sends its share of a population."""
-
 
 class Synchronous(Schedule):
     """Staleness 0: version n collects fragment n of every slot, and the learner waits for all of them."""
@@ -71,9 +67,6 @@ class Synchronous(Schedule):
     def place(self, slot: int, arrived: int) -> int:
         return slot
 
-    def parts(self, most: int) -> int:
-        return 1
-
 
 class Bounded(Schedule):
     """Actors go on while they have credit, and the learner takes what comes first."""
@@ -88,9 +81,6 @@ class Bounded(Schedule):
 
     def place(self, slot: int, arrived: int) -> int:
         return arrived
-
-    def parts(self, most: int) -> int:
-        return most
 
 
 def make_schedule(staleness: int, any_age: bool = False) -> Schedule:
