@@ -1,6 +1,6 @@
 """What comparing benchmarks share: runs apart from each other, in turns; medians, tables, ratios to be reached.
 
-results = run_worker_loop({"sac": {"podium": [python, "ours.py"], "sb3": [python, "theirs.py"]}}, rounds=3)
+results = run_in_turns({"sac": {"podium": [python, "ours.py"], "sb3": [python, "theirs.py"]}}, rounds=3)
 print(heading())
 show_rates("sac", results["sac"])
 """
@@ -69,7 +69,7 @@ def run_alone(name: str, command: list[str], limit_s: float = LIMIT_S) -> Row:
     return json.loads(out.strip().splitlines()[-1])
 
 
-def run_worker_loop(
+def run_in_turns(
     commands: Mapping[str, Mapping[str, list[str]]], rounds: int, tries: int = TRIES
 ) -> dict[str, Results]:
     """Results by workload of `commands[workload][contender]`, which all take turns.

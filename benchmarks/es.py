@@ -77,7 +77,7 @@ def compare(rounds: int, seconds: float) -> None:
         "podium": [sys.executable, __file__, "--one", "--seconds", str(seconds)],
         "evosax": [str(venvs.ensure("evosax")), str(venvs.script("evosax", "es")), "--seconds", str(seconds)],
     }
-    contest.show_rates("cartpole-256", contest.run_worker_loop({"cartpole-256": commands}, rounds)["cartpole-256"])
+    contest.show_rates("cartpole-256", contest.run_in_turns({"cartpole-256": commands}, rounds)["cartpole-256"])
 
 
 def compare_actors(rounds: int, seconds: float) -> None:

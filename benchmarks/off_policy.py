@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, nargs="+", default=list(WORKLOADS))
     arguments = parser.parse_args()
     contenders = [contender for contender in CONTENDERS if contender not in arguments.skip]
-    results = contest.run_worker_loop(
+    results = contest.run_in_turns(
         {w: {c: command(c, w, arguments.seconds) for c in contenders} for w in arguments.workload},
         arguments.rounds,
         arguments.tries,

@@ -66,7 +66,7 @@ def main() -> None:
         ],
     }  # fmt: skip
     chosen = {contender: command for contender, command in commands.items() if contender not in arguments.skip}
-    results = contest.run_worker_loop({"pong": chosen}, arguments.rounds, arguments.tries)
+    results = contest.run_in_turns({"pong": chosen}, arguments.rounds, arguments.tries)
     print(f"\n{contest.heading()}")
     contest.show_rates("pong", results["pong"])
     return None

@@ -2,9 +2,12 @@
 
 Each contender trains in a process of its own, each peer in a virtual environment of its own. They take turns,
 several rounds in one run, and what counts is the ratio within a run. Let nothing else run meanwhile.
+
+`--against COMMIT` measures Podium beside an earlier commit of itself, in place of its peers.
 """
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +32,15 @@ def command(contender: str, workload: str, seconds: float) -> list[str]:
     return [python, str(script), "--workload", workload, "--seconds", str(seconds)]
 
 
+def earlier(commit: str, workload: str, seconds: float) -> list[str]:
+    """What trains Podium as it was at a commit: its own source and script, with this environment's libraries."""
+    tree = venvs.VENVS / f"commit-{commit}"
+    if not tree.exists():
+        subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], cwd=HERE, check=True)
+    script = [sys.executable, str(tree / "benchmarks" / "podium_ppo.py"), "--workload", workload]
+    return ["env", f"PYTHONPATH={tree / 'src'}", *script, "--seconds", str(seconds)]
+
+
 def show_columns(results: contest.Results) -> None:
     """As users of simulators know them: env only, env + act, training; and the core-time of each part."""
     rows, parts = results["limit"], ("env", "act", "update")
@@ -42,12 +54,16 @@ def show_columns(results: contest.Results) -> None:
 def main() -> None:
     parser = contest.make_parser(__doc__, seconds=20.0)
     parser.add_argument("--workload", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
+    parser.add_argument("--against", metavar="COMMIT", help="an earlier commit, in place of peers")
     arguments = parser.parse_args()
+    contenders = {name: ("podium",) for name in CONTENDERS} if arguments.against else CONTENDERS
     commands = {
-        workload: {c: command(c, workload, arguments.seconds) for c in CONTENDERS[workload] if c not in arguments.skip}
+        workload: {c: command(c, workload, arguments.seconds) for c in contenders[workload] if c not in arguments.skip}
         for workload in arguments.workload
     }
-    results = contest.run_worker_loop(commands, arguments.rounds, arguments.tries)
+    for workload, chosen in commands.items() if arguments.against else ():
+        chosen[arguments.against] = earlier(arguments.against, workload, arguments.seconds)
+    results = contest.run_in_turns(commands, arguments.rounds, arguments.tries)
     print(f"\n{contest.heading()}")
     for workload in arguments.workload:
         contest.show_rates(workload, results[workload])
