@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
     parser.add_argument("--against", metavar="COMMIT", help="an earlier commit, in place of peers")
     arguments = parser.parse_args()
-    contenders = {name: ("podium",) for name in CONTENDERS} if arguments.against else CONTENDERS
+    contenders = dict.fromkeys(CONTENDERS, ("podium",)) if arguments.against else CONTENDERS
     commands = {
         workload: {c: command(c, workload, arguments.seconds) for c in contenders[workload] if c not in arguments.skip}
         for workload in arguments.workload
