@@ -100,7 +100,7 @@ def train(
         progress=progress,
         metrics_port=metrics_port,
     )
-    return Run(directory.path, env if callable(env) else None)
+    return Run(directory.path, _read_env(env)[1])
 
 
 def train_seeds(
@@ -179,7 +179,8 @@ def load(
     """
     from podium.launch.policy import load_policy
 
-    return load_policy(_find(run, root), env if isinstance(env, str) else None, _choose_factory(run, env), best)
+    env_id, factory = _read_env(env)
+    return load_policy(_find(run, root), env_id, factory if env is not None else _factory(run), best)
 
 
 def evaluate(
@@ -212,7 +213,7 @@ def evaluate(
             "best = True: goes with a run; a loaded policy is one checkpoint: podium.load(run, best=True)"
         )
     elif env is not None:
-        policy = policy.in_env(env if isinstance(env, str) else None, None if isinstance(env, str) else env)
+        policy = policy.in_env(*_read_env(env))
     if video:
         policy.directory.require_writable("videos")
     # Filmed first: what cannot be drawn is told before many episodes are played.
@@ -231,19 +232,20 @@ def _plan(
     config: str | Path | None,
     overrides: Overrides,
 ) -> "Plan":
+    env_id, factory = _read_env(env)
     if isinstance(algorithm, Experiment):
         if config is not None or overrides or topology is not None:
             raise ConfigError("config, topology and set go with a name: an Experiment is complete, so change it")
         experiment = algorithm if seed is None else replace(algorithm, seed=seed)
         if env is not None:
-            experiment = replace(experiment, env=replace(experiment.env, id=_env_id(env)))
+            experiment = replace(experiment, env=replace(experiment.env, id=env_id))
         if total_steps is not None:
             experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
         resolved = settings.Resolved(experiment, (), None, {})
     else:
         resolved = settings.resolve(
             algorithm,
-            _env_id(env),
+            env_id,
             preset=preset,
             topology=topology,
             config=config,
@@ -253,25 +255,27 @@ def _plan(
         )
     from podium.launch.plan import make_plan
 
-    return make_plan(resolved.experiment, env if callable(env) else None, resolved.notes)
+    return make_plan(resolved.experiment, factory, resolved.notes)
 
 
-def _env_id(env: str | Callable | None) -> str | None:
-    """A callable goes by its Python path, so that `podium eval` can find it again where it is importable."""
+def _read_env(env: Any) -> tuple[str | None, Callable | None]:
+    """The environment's name, and what makes it where that is a callable or an object of Gymnasium.
+
+    A callable goes by its Python path, so that `podium eval` can find it again where it is importable.
+    """
     if env is None or isinstance(env, str):
-        return env
-    return f"{env.__module__}:{getattr(env, '__name__', type(env).__name__)}"
+        return env, None
+    if callable(env) and not hasattr(env, "observation_space"):
+        return f"{env.__module__}:{getattr(env, '__qualname__', type(env).__name__)}", env
+    if isinstance(env, type):
+        return f"{env.__module__}:{env.__qualname__}", env
+    from podium.envs.instances import read_instance
+
+    return read_instance(env)
 
 
 def _factory(run: str | Path | Run) -> Callable | None:
     return run.env_factory if isinstance(run, Run) else None
-
-
-def _choose_factory(run: str | Path | Run, env: str | Callable | None) -> Callable | None:
-    """What makes the environment: the callable given, else the one that the run was trained with in this program."""
-    if env is None:
-        return _factory(run)
-    return None if isinstance(env, str) else env
 
 
 def _find(run: str | Path | Run, root: str | Path) -> RunDirectory:

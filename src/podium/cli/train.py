@@ -64,6 +64,8 @@ class Train(Command):
     """TOML with any part of an experiment."""
     set: UseAppendAction[Annotated[tuple[str, ...], flag("KEY=VALUE ...")]] = ()
     """Set fields: algorithm.gamma=0.98 network.hidden=[64,64] limits.wall_s=none env.kwargs.NAME=VALUE."""
+    gym_packages: Annotated[str | None, flag("LIST")] = None
+    """Modules to import first, with a comma between them: those that register environments with Gymnasium."""
     track: Annotated[str, flag("LIST", "(default: tensorboard)")] = "tensorboard"
     """Where curves go beside metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
     metrics_port: Annotated[str | None, flag("PORT")] = None
@@ -102,7 +104,9 @@ class Train(Command):
             "config": self.config,
         }
         # A typing mistake is told before jax is imported.
-        experiment = resolve(self.algorithm, self.env, **choice, overrides=self.set).experiment
+        packages = [] if self.gym_packages is None else [f"env.packages={self.gym_packages}"]
+        settings = [*packages, *self.set]
+        experiment = resolve(self.algorithm, self.env, **choice, overrides=settings).experiment
         algorithm, env = experiment.algorithm.name, experiment.env.id
         if seeds is not None and not self.dry_run and not port:
             from podium.launch.seeds import seeds_at_once
@@ -112,7 +116,7 @@ class Train(Command):
 
         import podium.api as api
 
-        choice["set"] = self.set
+        choice["set"] = settings
         if self.dry_run:
             print(api.dry_run(algorithm, env, **choice))
             return 0

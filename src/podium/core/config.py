@@ -23,7 +23,7 @@ class EnvConfig(Section):
     SECTION = "env"
 
     id: str = "CartPole-v1"
-    """Gymnasium id, LIBRARY:ID (gymnasium, envpool, gymnax, podium), or a Python path my_module:make_env."""
+    """Gymnasium id, package:ID, LIBRARY:ID (gymnasium, envpool, gymnax, podium), or a path my_module:make_env."""
     num_envs: int = 16
     """How many environments run at once (B)."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -34,6 +34,8 @@ class EnvConfig(Section):
     """Step Gymnasium environments in this many processes with shared memory (0: in this process)."""
     threads: int | None = None
     """EnvPool's threads; None: one a core."""
+    packages: tuple[str, ...] = ()
+    """Modules that are imported first: those that register environments with Gymnasium."""
 
     def __post_init__(self) -> None:
         self.require("id", bool(self.id), "an environment's name; `podium envs` lists them")

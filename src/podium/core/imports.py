@@ -28,20 +28,25 @@ def load_path(path: str, field: str) -> Any:
         ConfigError: there is no such thing, or its module raised; names `field` and the user's own line.
     """
     module_name, _, attribute = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    with refusing(f"{field} = {path!r}: importing {module_name}"):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name and f"{module_name}.".startswith(f"{error.name}."):
-                raise ConfigError(f"{field} = {path!r}: there is no module {error.name!r} here or installed") from None
-            raise
+    module = load_module(module_name, path, field)
     if not hasattr(module, attribute):
         hint = suggest(attribute, [name for name in vars(module) if not name.startswith("_")])
         raise ConfigError(f"{field} = {path!r}: module {module_name!r} has no {attribute!r}{hint}")
     return getattr(module, attribute)
+
+
+def load_module(name: str, path: str, field: str) -> Any:
+    """Import a module that `path`, the value of `field`, names; in the working directory too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    with refusing(f"{field} = {path!r}: importing {name}"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and f"{name}.".startswith(f"{error.name}."):
+                raise ConfigError(f"{field} = {path!r}: there is no module {error.name!r} here or installed") from None
+            raise
 
 
 def suggest(name: str, known: Iterable[str], most: int = 3) -> str:

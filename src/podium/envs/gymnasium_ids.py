@@ -3,7 +3,7 @@
 import importlib
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -55,6 +55,13 @@ def has_id(env_id: str) -> bool:
         with suppress(ConfigError):  # it may be no game at all
             import_games()
     return name in gymnasium.registry
+
+
+def make_in(packages: Sequence[str], env_id: str, kwargs: Mapping[str, Any], render: bool = False) -> gymnasium.Env:
+    """One environment after these packages were imported, which register it; in a spawned process too."""
+    for package in packages:
+        importlib.import_module(package)
+    return make(env_id, kwargs, render)
 
 
 def make(env_id: str, kwargs: Mapping[str, Any], render: bool = False) -> gymnasium.Env:

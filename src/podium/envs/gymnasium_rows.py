@@ -70,15 +70,35 @@ def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]
     with user_errors("the environment raised when it was made and reset (seed 0)"):
         env = make() if wrap is None else wrap(make())
         try:
-            _, info = env.reset(seed=0)
+            info = begin(env, 0)[1]
+            masks = find_masks(env)
         finally:
             env.close()
     spec = EnvSpec(
         observation=observation_spec(env.observation_space),
         action=action_spec(env.action_space),
-        masked="action_mask" in info,
+        masked="action_mask" in info or masks is not None,
     )
     return spec, Codec(observation_form(env.observation_space), action_form(env.action_space))
+
+
+def begin(env: gymnasium.Env, seed: int | None) -> tuple[Any, dict]:
+    """Reset, and say what is wrong where an environment is of the old Gym."""
+    right = "must be reset(*, seed=None, options=None) and return (observation, info), as Gymnasium has it"
+    try:
+        result: Any = env.reset(seed=seed)
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" in str(error):
+            raise EnvError(f"{type(env.unwrapped).__name__}.reset takes no seed, as in old Gym: {right}") from None
+        raise
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        raise EnvError(f"{type(env.unwrapped).__name__}.reset gave {type(result).__name__}, as in old Gym: {right}")
+    return result
+
+
+def find_masks(env: gymnasium.Env) -> Callable[[], Any] | None:
+    """The method `action_masks` of an environment or one of its wrappers, as Stable-Baselines3 has it; None without."""
+    return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
 
 
 class GymnasiumRows:
@@ -107,6 +127,7 @@ class GymnasiumRows:
                 blame = self._blame(row, "its constructor", error)
                 self.close()
                 raise blame from error
+        self._masks = [find_masks(env) for env in self._envs]
         self._games = [list(_game_wrappers(env)) for env in self._envs]
         self._check_spec()
         self._write = observation_writer(self._envs[0].observation_space)
@@ -149,6 +170,8 @@ class GymnasiumRows:
         """A picture of the first environment."""
         try:
             picture = self._envs[0].render()
+        except NotImplementedError:
+            raise NotImplementedError(f"{self._name(0)} draws no pictures") from None
         except Exception as error:
             raise self._blame(0, "render", error) from error
         if not isinstance(picture, np.ndarray):
@@ -165,7 +188,7 @@ class GymnasiumRows:
             self._lengths[row] = 0
             for wrapper in self._games[row]:
                 wrapper.begin_game()
-        observation, info = self._envs[row].reset(seed=seed)
+        observation, info = begin(self._envs[row], seed)
         self._ended[row] = False
         self._fill(row, out, observation, info, 0.0, False, False)
 
@@ -189,9 +212,12 @@ class GymnasiumRows:
         out.episode_length[row] = self._lengths[row]
         out.episode_over[row] = (terminated or truncated) and self._over[row]
         if out.mask is not None:
-            out.mask[row] = self._legal(info)
+            out.mask[row] = self._legal(row, info)
 
-    def _legal(self, info: dict) -> np.ndarray:
+    def _legal(self, row: int, info: dict) -> np.ndarray:
+        own = self._masks[row]
+        if "action_mask" not in info and own is not None:
+            info = {"action_mask": own()}
         if "action_mask" not in info:
             raise EnvError('info has no "action_mask", which its first reset had')
         mask = info["action_mask"]

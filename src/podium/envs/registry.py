@@ -19,7 +19,7 @@ import numpy as np
 from podium.core.config import EnvConfig
 from podium.core.errors import ConfigError
 from podium.core.extras import install_line
-from podium.core.imports import is_python_path, load_path, suggest
+from podium.core.imports import load_module, load_path, suggest
 from podium.core.specs import EnvSpec
 from podium.envs.codecs import Codec, make_codec
 from podium.envs.interface import HostEnv, JaxEnv
@@ -61,6 +61,8 @@ def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> Res
 
     env = resolve(EnvConfig("CartPole-v1")).make_host(seeds=range(16))
     """
+    for package in config.packages:
+        load_module(package, package, "env.packages")
     wrappers = parse_wrappers(config.wrappers)
     library, _, name = config.id.partition(":")
     if factory is not None:
@@ -73,8 +75,8 @@ def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> Res
         raise ConfigError(f"env.id = {config.id!r}: {gone}; from Python, give it again: env=make_env")
     elif library in LIBRARIES:
         found = resolve_named(config, wrappers, library, name)
-    elif is_python_path(config.id):
-        found = resolve_factory(config, wrappers, load_path(config.id, "env.id"))
+    elif name and all(part.isidentifier() for part in library.split(".")):
+        found = resolve_in_module(config, wrappers, library, name)
     else:
         found = resolve_plain(config, wrappers)
     return found
@@ -96,6 +98,28 @@ def list_envs(pattern: str = "") -> list[tuple[str, str]]:
 def installed(library: str) -> bool:
     """Whether a library of `LIBRARIES` is there."""
     return library == "podium" or find_spec(library) is not None
+
+
+def resolve_in_module(config: EnvConfig, wrappers: Sequence[Wrapper], module_name: str, name: str) -> ResolvedEnv:
+    """What a module has under this name: a constructor of the user's, or an id that it registers with Gymnasium."""
+    import gymnasium
+
+    module = load_module(module_name, config.id, "env.id")
+    own, registered = hasattr(module, name), name in gymnasium.registry
+    if own and registered:
+        raise ConfigError(
+            f"env.id = {config.id!r}: {name} is in module {module_name}, and an id of Gymnasium; for the id, say "
+            f"env.id=gymnasium:{name} env.packages={module_name}"
+        )
+    if registered:
+        return resolve_gymnasium(config, wrappers, config.id)
+    if own or name.isidentifier():
+        return resolve_factory(config, wrappers, load_path(config.id, "env.id"))
+    ids = [
+        env_id for env_id in gymnasium.registry if str(gymnasium.registry[env_id].entry_point).startswith(module_name)
+    ]
+    near = suggest(name, ids) or (f"; it has: {', '.join(ids[:5])}" if ids else "")
+    raise ConfigError(f"env.id = {config.id!r}: {module_name} registers no {name!r} with Gymnasium{near}")
 
 
 def resolve_plain(config: EnvConfig, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
@@ -231,7 +255,7 @@ def gymnasium_maker(config: EnvConfig, wrappers: Sequence[Wrapper], name: str) -
     # the atari wrapper skips frames by itself, with a maximum over two of them
     skips = gymnasium_ids.find_game(name) and any(wrapper.name == "atari" for wrapper in wrappers)
     extra = {"frameskip": 1} if skips else {}
-    return partial(gymnasium_ids.make, name, {**extra, **config.kwargs})
+    return partial(gymnasium_ids.make_in, config.packages, name, {**extra, **config.kwargs})
 
 
 def make_gymnasium_host(

@@ -20,7 +20,7 @@ def are_known_everywhere(experiment: Experiment, env: ResolvedEnv) -> bool:
     names = experiment.env.id, *experiment.env.wrappers, experiment.algorithm.name, experiment.network.factory or ""
     if any(name.startswith("__main__") for name in names):
         return False
-    return env.library != "gymnasium" or _is_registered_everywhere(experiment.env.id)
+    return env.library != "gymnasium" or bool(experiment.env.packages) or _is_registered_everywhere(experiment.env.id)
 
 
 def _is_registered_everywhere(env_id: str) -> bool:
