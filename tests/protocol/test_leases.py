@@ -159,7 +159,7 @@ def keys() -> RunKeys:
 
 @pytest.fixture
 def server(directory: Directory, keys: RunKeys) -> Iterator[DirectoryServer]:
-    with DirectoryServer(directory, keys) as server:
+    with DirectoryServer(directory, keys, "127.0.0.1") as server:
         yield server
 
 
@@ -272,7 +272,7 @@ def test_a_replaced_incarnation_is_refused_at_the_door_and_stopped_inside(
 
 def test_a_silent_directory_means_that_the_launcher_is_lost(directory: Directory, keys: RunKeys) -> None:
     directory.lease_s = 0.2
-    with DirectoryServer(directory, keys) as server:
+    with DirectoryServer(directory, keys, "127.0.0.1") as server:
         membership = connect(server.endpoint, keys.for_clients(), "actor", 0, 0, timeout=LIMIT_S)
         assert not membership.stop.is_set()
     with membership:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from podium.core.algorithm_configs import STEP_SHARE, AlgorithmConfig, PPOConfig
 from podium.core.errors import ConfigError
 from podium.core.section import Section
+from podium.core.transports import TransportName
 
 FORMAT = 1
 """Version of the configuration's shape; a TOML file of another one is refused."""
@@ -105,7 +106,7 @@ class TopologyConfig(Section):
     algorithms)."""
     evaluators: int = 0
     """Processes that play greedy episodes (evaluation.episodes) with the newest version, again and again."""
-    transport: Literal["auto", "memory", "shm", "tcp"] = "auto"
+    transport: Literal["auto", TransportName] = "auto"
     """How workers reach each other: memory (threads of one process), shm (processes of one machine), tcp (encrypted).
     auto: memory for one actor, else shm where there is Linux, else tcp."""
     staleness: int = 1

@@ -21,11 +21,12 @@ from podium.core.config import TopologyConfig
 from podium.core.errors import EnvError
 from podium.core.machine import count_cores
 from podium.core.specs import Action, Box, Discrete
+from podium.core.transports import MEMORY, TransportName
 from podium.envs.interface import HostEnv
 from podium.launch import training
 from podium.launch.names import are_known_everywhere
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
-from podium.launch.plan import Plan, Transport
+from podium.launch.plan import Plan
 from podium.ops.compiling import jit_learning
 from podium.ops.random_keys import run_key
 from podium.workers.action_sources import jit_act
@@ -235,7 +236,7 @@ def _seconds(plan: Plan) -> float:
     return plan.experiment.limits.wall_s or math.inf
 
 
-def _transport(plan: Plan) -> Transport | None:
+def _transport(plan: Plan) -> TransportName | None:
     """The one that was asked for, or that evaluators need; None: any."""
     assert plan.asked is not None
     return None if plan.asked.transport == "auto" and plan.in_one_process else plan.transport
@@ -243,7 +244,7 @@ def _transport(plan: Plan) -> Transport | None:
 
 def _may_leave(plan: Plan) -> bool:
     """Whether other processes could step the environments."""
-    return _transport(plan) != "memory" and plan.importable and are_known_everywhere(plan.experiment, plan.env)
+    return _transport(plan) != MEMORY.name and plan.importable and are_known_everywhere(plan.experiment, plan.env)
 
 
 def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:

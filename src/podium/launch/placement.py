@@ -5,10 +5,11 @@ makes it: `measured.update` is the share of an update that falls to one round.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
+
+from podium.core.transports import MEMORY, TransportName, between_processes
 
 START_S = 5.0
 """What it costs to start processes: they import and compile once more."""
@@ -60,7 +61,7 @@ class Placement:
     slots: int
     inference_workers: int
     inference_batch: int | None
-    transport: Literal["memory", "shm", "tcp"]
+    transport: TransportName
     reasons: tuple[str, ...]
 
 
@@ -73,7 +74,7 @@ def choose(
     seconds: float = math.inf,
     accelerator: bool = False,
     processes: bool = True,
-    transport: Literal["memory", "shm", "tcp"] | None = None,
+    transport: TransportName | None = None,
     slots: int | None = None,
 ) -> Placement:
     """The simplest placement whose rate comes near the best one's.
@@ -83,13 +84,13 @@ def choose(
 
     choose(Costs(Cost(0.032, 0.032), act={16: Cost(1e-4, 1e-4)}), cores=2, num_envs=16).actors == 2
     """
-    apart = transport or ("shm" if sys.platform == "linux" else "tcp")
-    here = Placement("inline", 1, slots or 1, 1, None, transport or "memory", ())
+    apart = transport or between_processes()
+    here = Placement("inline", 1, slots or 1, 1, None, transport or MEMORY.name, ())
     if is_short(measured, num_envs, steps, seconds) and transport is None:
         return replace(here, reasons=(_why_short(measured, num_envs, steps, seconds),))
     places = [here, *(_ring(measured, num_envs, here) if slots is None else ())]
     if processes and not measured.parallel:
-        places += [replace(p, transport=apart) for p in _apart(measured, cores, num_envs, accelerator, slots)]
+        places += _apart(measured, cores, num_envs, accelerator, slots, apart)
     rates = {place: rate(measured, cores, num_envs, place) for place in places}
     best = next(place for place in places if rates[place] * NEAR >= max(rates.values()))
     saved = min(seconds, steps / rates[here]) * (1 - rates[here] / rates[best])
@@ -155,11 +156,13 @@ def _ring(measured: Costs, num_envs: int, here: Placement) -> Iterator[Placement
         yield replace(here, slots=2)
 
 
-def _apart(measured: Costs, cores: int, num_envs: int, accelerator: bool, slots: int | None) -> Iterator[Placement]:
-    """Placements of several actors, those with fewer processes first; the transport is yet to be set."""
+def _apart(
+    measured: Costs, cores: int, num_envs: int, accelerator: bool, slots: int | None, apart: TransportName
+) -> Iterator[Placement]:
+    """Placements of several actors, those with fewer processes first."""
     counts = [n for n in range(2, most_actors(measured, cores) + 1) if (slots or num_envs) % n == 0]
     if not accelerator:  # which several actors cannot all have
-        yield from (Placement("inline", n, slots or n, 1, None, "shm", ()) for n in counts)
+        yield from (Placement("inline", n, slots or n, 1, None, apart, ()) for n in counts)
     if not measured.act:
         return
     for workers in range(1, 2 if accelerator else max(1, cores // 2) + 1):
@@ -168,7 +171,7 @@ def _apart(measured: Costs, cores: int, num_envs: int, accelerator: bool, slots:
         for n in counts:
             ring = n * slots_for(measured.env.wall_s / n, latency_s, num_envs // n)
             taken = slots or ring
-            yield Placement("served", n, taken, workers, max(batch, num_envs // taken), "shm", ())
+            yield Placement("served", n, taken, workers, max(batch, num_envs // taken), apart, ())
 
 
 def _batch(measured: Costs, most: int) -> int:

@@ -1,6 +1,5 @@
 """What a run will do, worked out before anything starts: `podium train --dry-run` prints it."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
@@ -14,19 +13,18 @@ from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.core import toml
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
+from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName, between_processes, others
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations, replay_keeper
 from podium.launch.devices import configure
 from podium.launch.names import are_known_everywhere, is_importable
 from podium.launch.program import draw_program
-from podium.protocol.streams import MOST_ROWS
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.individual_records import BATCHES
 from podium.workers.schedule import Schedule, make_schedule
 
 Mode = Literal["fused", "inline", "served"]
-Transport = Literal["memory", "shm", "tcp"]
 FUSED = "the environment is a JAX function"
 
 
@@ -47,7 +45,7 @@ class Plan:
     mode: Mode
     actors: int
     slots: int
-    transport: Transport
+    transport: TransportName
     devices: int
     notes: tuple[str, ...]
     asked: TopologyConfig | None = None
@@ -63,7 +61,7 @@ class Plan:
     @property
     def in_one_process(self) -> bool:
         """Whether all workers are threads of one process, and need no orchestrator."""
-        return self.transport == "memory"
+        return TRANSPORTS[self.transport].reach == "process"
 
     @property
     def replay(self) -> Replay:
@@ -138,19 +136,19 @@ def make_plan(
     topology = replace(experiment.topology, replay_workers=workers)
     if mode == "fused" and not workers:
         experiment = replace(experiment, topology=replace(topology, mode=mode, devices=devices))
-        return Plan(experiment, env, algorithm, mode, 1, 1, "memory", devices, (*notes, f"mode {mode}: {why}"))
+        return Plan(experiment, env, algorithm, mode, 1, 1, MEMORY.name, devices, (*notes, f"mode {mode}: {why}"))
     if mode == "fused":
         mode, why = "inline", "a fused run has no replay workers"
     experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
-    if mode == "served" and transport == "tcp" and experiment.env.num_envs // slots > MOST_ROWS:
+    if mode == "served" and experiment.env.num_envs // slots > (most := TRANSPORTS[transport].most_rows):
         raise ConfigError(
-            f"topology.slots = {slots}: over tcp, a slot has at most {MOST_ROWS:,} of the {experiment.env.num_envs:,} "
-            "environments; use more slots, or topology.transport=shm"
+            f"topology.slots = {slots}: over {transport}, a slot has at most {most:,} of the "
+            f"{experiment.env.num_envs:,} environments; use more slots, or topology.transport={SHM.name}"
         )
     if workers and learns:
         replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots, transport)
-    if transport != "memory" and not importable:
+    if transport != MEMORY.name and not importable:
         raise ConfigError(
             f"env = {experiment.env.id}: actors in other processes cannot import it; put it in a module and name it "
             "my_module:make_env, or use topology.transport=memory"
@@ -179,7 +177,7 @@ def rebuild_plan(experiment: Experiment, choices: Sequence[Any]) -> Plan:
             f"install {library} here too"
         )
     algorithm = algorithms.make(experiment, env.spec)
-    mode, transport = cast(Mode, topology.mode), cast(Transport, topology.transport)
+    mode, transport = cast(Mode, topology.mode), cast(TransportName, topology.transport)
     return Plan(experiment, env, algorithm, mode, topology.actors or 1, topology.slots or 1, transport, devices, ())
 
 
@@ -234,7 +232,7 @@ def _refuse_workers(experiment: Experiment) -> None:
             raise ConfigError(
                 f"topology.{name} = {getattr(topology, name)}: a fused run has no actors; add topology.mode=inline"
             )
-    if topology.transport not in ("auto", "memory"):
+    if topology.transport not in ("auto", MEMORY.name):
         raise ConfigError(f"topology.transport = {topology.transport!r}: a fused run has no streams; use auto")
 
 
@@ -262,19 +260,18 @@ def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:
     )
 
 
-def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transport:
-    wanted = experiment.topology.transport
-    topology = experiment.topology
-    if wanted == "memory" and (topology.evaluators or topology.replay_workers):
+def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> TransportName:
+    topology, wanted = experiment.topology, experiment.topology.transport
+    processes = topology.evaluators or topology.replay_workers
+    if wanted == "auto":
+        return MEMORY.name if mode == "inline" and actors == 1 and not processes else between_processes()
+    kind, where = TRANSPORTS[wanted], f"topology.transport = {wanted!r}:"
+    if kind.reach == "process" and processes:
         who = "evaluators" if topology.evaluators else "replay workers"
-        raise ConfigError(f"topology.transport = 'memory': {who} are processes; use shm or tcp")
-    if wanted == "shm" and sys.platform != "linux":
-        raise ConfigError("topology.transport = 'shm': needs Linux; use tcp")
-    if wanted != "auto":
-        return wanted
-    if mode == "inline" and actors == 1 and not topology.evaluators and not topology.replay_workers:
-        return "memory"
-    return "shm" if sys.platform == "linux" else "tcp"
+        raise ConfigError(f"{where} {who} are processes; use {others(kind)}")
+    if not kind.available:
+        raise ConfigError(f"{where} needs {' or '.join(kind.platforms).title()}; use {others(kind)}")
+    return wanted
 
 
 def _choose_devices(experiment: Experiment, algorithm: Algorithm) -> int:

@@ -7,8 +7,8 @@ from podium.algorithms.algorithm import Algorithm, Replay
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
+from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName
 from podium.launch.memory import room_at_learner, room_at_shards
-from podium.protocol.streams import MOST_ROWS
 from podium.workers.schedule import make_schedule
 
 
@@ -41,7 +41,7 @@ def choose(
 
 
 def check_workers(
-    experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, actors: int, slots: int, transport: str
+    experiment: Experiment, algorithm: Algorithm, spec: EnvSpec, actors: int, slots: int, transport: TransportName
 ) -> None:
     """Refuse replay workers that could not do their part, or not with this algorithm."""
     workers, experience, topology = experiment.topology.replay_workers or 0, algorithm.experience, experiment.topology
@@ -61,10 +61,10 @@ def check_workers(
         )
     if experience.batch_size % workers:
         raise ConfigError(f"{where} must divide the {experience.batch_size} rows of algorithm.batch_size")
-    if transport == "tcp" and experience.batch_size // workers > MOST_ROWS:
+    if experience.batch_size // workers > (most := TRANSPORTS[transport].most_rows):
         raise ConfigError(
-            f"{where} over tcp, each gives at most {MOST_ROWS:,} of the {experience.batch_size:,} rows of "
-            "algorithm.batch_size; use more of them, or topology.transport=shm"
+            f"{where} over {transport}, each gives at most {most:,} of the {experience.batch_size:,} rows of "
+            f"algorithm.batch_size; use more of them, or topology.transport={SHM.name}"
         )
     room = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs // slots, workers, actors)
     if not room.is_enough:
@@ -79,7 +79,7 @@ def _against(experiment: Experiment) -> list[str]:
         for setting, needed in (
             ("topology.mode=inline", topology.mode == "fused"),
             ("topology.staleness=1", make_schedule(topology.staleness).in_turns),
-            ("topology.transport=auto", topology.transport == "memory"),
+            ("topology.transport=auto", topology.transport == MEMORY.name),
         )
         if needed
     ]

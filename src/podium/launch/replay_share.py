@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from podium.algorithms import learning
-from podium.protocol.streams import MOST_ROWS
+from podium.core.transports import TCP
 from podium.workers.layout import Layouts
 from podium.workers.learner import ROUND
 from podium.workers.replay import Share
@@ -26,7 +26,7 @@ def make_share(plan: "Plan", layouts: Layouts) -> Share:
     rows, steps = experience.batch_size // shards, _rows_of_a_round(plan) / shards
     answer = make_replay_layouts(experience, layouts).answer.schema
     batch_bytes = experience.batch_size * sum(field.nbytes for field in answer.fields)
-    most = max(1, min(ROUND, REQUEST_BYTES // batch_bytes, MOST_ROWS // rows))
+    most = max(1, min(ROUND, REQUEST_BYTES // batch_bytes, TCP.most_rows // rows))
     part = max(n for n in range(1, min(most, updates) + 1) if updates % n == 0)
     parts = updates // part
     return Share(

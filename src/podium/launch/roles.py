@@ -14,6 +14,8 @@ from pathlib import Path
 from podium.algorithms.algorithm import Individuals
 from podium.core import settings
 from podium.core.config import Experiment
+from podium.core.imports import load_path
+from podium.core.transports import TRANSPORTS
 from podium.launch import recording, training
 from podium.launch.builders import Site, build_actor, build_inference, build_learner, build_replay
 from podium.launch.callbacks import LoggedMetrics
@@ -26,9 +28,7 @@ from podium.launch.watchdog import Watchdog
 from podium.launch.wiring import Wiring
 from podium.orchestrator.worker import WorkerContext
 from podium.protocol.schema import SenderId
-from podium.protocol.shm.transport import ShmTransport
-from podium.protocol.streams import Transport
-from podium.protocol.tcp.transport import TcpTransport
+from podium.protocol.streams import Transport, TransportPlace
 from podium.runs.accounting import tally
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
@@ -159,14 +159,9 @@ def _plan(context: WorkerContext, experiment: Experiment) -> Plan:
 
 
 def _transport(context: WorkerContext, plan: Plan) -> Transport:
-    directory = Path(context.host.shm)
-    if plan.transport == "shm":
-        if context.role == "replay":  # a directory has one receiver of samples
-            directory = directory / f"replay-{context.index}"
-            directory.mkdir(mode=0o700, exist_ok=True)
-        return ShmTransport(directory)
-    assert context.keys is not None, "only threads have no keys, and they need none"
-    return TcpTransport(context.keys, share=directory)
+    name, host = f"{context.role}-{context.index}", context.host
+    place = TransportPlace(name, Path(host.shm), host.address, context.keys)
+    return load_path(TRANSPORTS[plan.transport].entry, "transport").at(place)
 
 
 def _beginning(context: WorkerContext, run: RunDirectory, plan: Plan) -> recording.Beginning:

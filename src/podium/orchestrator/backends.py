@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from podium.orchestrator.host import LOOPBACK
 from podium.orchestrator.processes import ProcessSpawner
 from podium.orchestrator.program import Program
 from podium.orchestrator.supervisor import LIMITS, Limits, Supervisor
@@ -33,7 +34,7 @@ def local(
 ) -> Iterator[Supervisor]:
     """Workers are processes of this machine; `options` are the supervisor's. Leaves none behind."""
     directory, keys = Directory(lease_s), RunKeys.generate()
-    with DirectoryServer(directory, keys) as server, shared_directory(logs.parent.name) as shm:
+    with DirectoryServer(directory, keys, LOOPBACK) as server, shared_directory(logs.parent.name) as shm:
         spawner = ProcessSpawner(program, server.endpoint, keys, logs, shm, host=host, leave_s=limits.leave_s)
         with Supervisor(program, spawner, directory, limits=limits, **options) as supervisor:
             yield supervisor

@@ -25,11 +25,11 @@ class _Client(NamedTuple):
 class DirectoryServer:
     """A thread that serves a directory to those who have the run's keys.
 
-    with DirectoryServer(directory, keys) as server:
-        server.endpoint          # tcp://127.0.0.1:PORT, for `podium.protocol.membership.connect`
+    with DirectoryServer(directory, keys, host) as server:
+        server.endpoint          # tcp://HOST:PORT, for `podium.protocol.membership.connect`
     """
 
-    def __init__(self, directory: Directory, keys: RunKeys, host: str = "127.0.0.1") -> None:
+    def __init__(self, directory: Directory, keys: RunKeys, host: str) -> None:
         self._directory = directory
         self.malformed = 0  # messages that were not a renewal: counted, and not answered
         self._clients: dict[bytes, _Client] = {}

@@ -12,15 +12,16 @@ may ask for `senders` and `release` what was received while one receives.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from podium.core.errors import PodiumError
 from podium.protocol.schema import Schema, SenderId, Version
 
-MOST_ROWS = 4096
-"""Of one inference request between hosts."""
+if TYPE_CHECKING:
+    from podium.protocol.run_keys import RunKeys
 
 
 class StreamError(PodiumError):
@@ -236,13 +237,26 @@ class InferenceServer(ABC):
         """Leave. Twice is harmless."""
 
 
+class TransportPlace(NamedTuple):
+    """Where a worker's ends are: `directory` is its host's shared memory, endpoints are bound to `address`."""
+
+    worker: str
+    directory: Path
+    address: str
+    keys: "RunKeys | None"
+
+
 class Transport(ABC):
     """Makes the ends of streams: one for each way to move bytes. A worker is given its transport.
 
     Receivers, publishers and servers have an `endpoint`, a string that the directory hands to the others.
+    `podium.core.transports` has all of them by name.
     """
 
-    name: str
+    @classmethod
+    @abstractmethod
+    def at(cls, place: TransportPlace) -> Self:
+        """The transport of one worker."""
 
     @abstractmethod
     def sample_receiver(self, schema: Schema) -> SampleReceiver:

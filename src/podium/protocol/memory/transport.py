@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import count
+from typing import Self
 
 from podium.protocol.memory.inference import MemoryInferenceClient, MemoryInferenceServer
 from podium.protocol.memory.parameters import MemoryParameterPublisher, MemoryParameterReader, PublishedParameters
 from podium.protocol.memory.samples import Meeting, MemorySampleReceiver, MemorySampleSender
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.streams import StreamError, Transport
+from podium.protocol.streams import StreamError, Transport, TransportPlace
 
 SAMPLES = "memory:samples"
 
@@ -22,13 +23,16 @@ class MemoryTransport(Transport):
     It has one sample receiver, and any number of policies and inference servers.
     """
 
-    name = "memory"
-
     def __init__(self) -> None:
         self._meeting = Meeting()
         self._policies: dict[str, PublishedParameters] = {}
         self._servers: dict[str, MemoryInferenceServer] = {}
         self._numbers = count()
+
+    @classmethod
+    def at(cls, place: TransportPlace) -> Self:
+        """Refused: threads of one process share one object."""
+        raise StreamError(f"{place.worker}: transport memory does not leave its process")
 
     def sample_receiver(self, schema: Schema) -> MemorySampleReceiver:
         """The transport's one receiver; after another has left, it goes on where that one was."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.directories import OwnedDirectory
@@ -12,7 +13,7 @@ from podium.protocol.shm.parameters import ShmParameterPublisher, ShmParameterRe
 from podium.protocol.shm.rendezvous import path_of
 from podium.protocol.shm.sample_receiver import ShmSampleReceiver
 from podium.protocol.shm.sample_sender import ShmSampleSender
-from podium.protocol.streams import StreamError, Transport
+from podium.protocol.streams import StreamError, Transport, TransportPlace
 
 
 class ShmTransport(Transport):
@@ -27,8 +28,6 @@ class ShmTransport(Transport):
     endpoint says, also if that is another directory than the transport's own.
     """
 
-    name = "shm"
-
     def __init__(self, directory: Path | OwnedDirectory) -> None:
         if not AVAILABLE:
             raise StreamError("shared memory needs Linux's futex on x86-64 or aarch64: use transport tcp or memory")
@@ -36,6 +35,13 @@ class ShmTransport(Transport):
         self.directory = directory.path if isinstance(directory, OwnedDirectory) else Path(directory)
         if not self.directory.is_dir():
             raise StreamError(f"{self.directory} is not there: its owner has gone")
+
+    @classmethod
+    def at(cls, place: TransportPlace) -> Self:
+        """In a directory of the worker's own, because a directory has one receiver of samples."""
+        own = place.directory / place.worker
+        own.mkdir(mode=0o700, exist_ok=True)
+        return cls(own)
 
     def sample_receiver(self, schema: Schema) -> ShmSampleReceiver:
         """The directory's one receiver; after another has died or left, it goes on where that one was."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from podium.core.transports import TCP
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, SenderId, Version, check_arrays
-from podium.protocol.streams import MOST_ROWS, Counters, InferenceClient, Reply
+from podium.protocol.streams import Counters, InferenceClient, Reply
 from podium.protocol.tcp.client_link import ClientLink, Dialling
 from podium.protocol.tcp.message_layout import RowLayout
 from podium.protocol.tcp.sockets import Part
@@ -30,8 +31,8 @@ class TcpInferenceClient(InferenceClient):
         rows: Sequence[int],
         limit: float,
     ) -> None:
-        if not 1 <= len(rows) <= MOST_SLOTS or not all(1 <= n <= MOST_ROWS for n in rows):
-            raise ValueError(f"rows: {list(rows)}, must be 1 to {MOST_SLOTS} slots of 1 to {MOST_ROWS} rows")
+        if not 1 <= len(rows) <= MOST_SLOTS or not all(1 <= n <= TCP.most_rows for n in rows):
+            raise ValueError(f"rows: {list(rows)}, must be 1 to {MOST_SLOTS} slots of 1 to {TCP.most_rows} rows")
         self.counters = Counters()
         self._client, self._rows, self._limit = client, list(rows), limit
         self._requests = [batched(request, n) for n in rows]

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from podium.core.padding import padded_size
+from podium.core.transports import TCP
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, Version, check_arrays
-from podium.protocol.streams import MOST_ROWS, Counters, InferenceServer, RequestBatch
+from podium.protocol.streams import Counters, InferenceServer, RequestBatch
 from podium.protocol.tcp.inference_client import MOST_SLOTS
 from podium.protocol.tcp.message_layout import RowLayout
 from podium.protocol.tcp.peers import Peer
@@ -47,7 +48,7 @@ class TcpInferenceServer(InferenceServer):
                 stream="inference",
                 schemas=(request, reply),
                 kind=RequestMessage,
-                largest=max(HELLO, MOST_ROWS * self._rows.nbytes + WORDS),
+                largest=max(HELLO, TCP.most_rows * self._rows.nbytes + WORDS),
                 depth=2 * MOST_SLOTS,
                 fresh=_check_slots,
                 take=self._enqueue,
@@ -145,5 +146,5 @@ class TcpInferenceServer(InferenceServer):
 
 
 def _check_slots(hello: Hello) -> None:
-    if not 1 <= len(hello.sizes) <= MOST_SLOTS or max(hello.sizes) > MOST_ROWS:
+    if not 1 <= len(hello.sizes) <= MOST_SLOTS or max(hello.sizes) > TCP.most_rows:
         raise MalformedError("no slots, too many, or too many rows")

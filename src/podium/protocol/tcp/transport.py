@@ -4,14 +4,14 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import zmq
 
 from podium.protocol.run_keys import RunKeys, authenticated
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.futex import AVAILABLE
-from podium.protocol.streams import Transport
+from podium.protocol.streams import Transport, TransportPlace
 from podium.protocol.tcp.client_link import Dialling
 from podium.protocol.tcp.host_copy import SharedParameterReader
 from podium.protocol.tcp.inference_client import TcpInferenceClient
@@ -45,8 +45,6 @@ class TcpTransport(Transport):
     Where there is none, each fetches its own.
     """
 
-    name = "tcp"
-
     def __init__(
         self, keys: RunKeys, host: str = "127.0.0.1", connect_limit: float = 10.0, share: Path | None = None
     ) -> None:
@@ -57,6 +55,12 @@ class TcpTransport(Transport):
         self._guard = ExitStack()
         self._guarded = False
         self._ends: weakref.WeakSet = weakref.WeakSet()
+
+    @classmethod
+    def at(cls, place: TransportPlace) -> Self:
+        """At the worker's address, with the keys of its run."""
+        assert place.keys is not None, "only threads have no keys, and they need none"
+        return cls(place.keys, place.address, share=place.directory)
 
     def _listening(self) -> Listening:
         """What a server's end needs; the guard that asks clients for their key starts with the first of them."""
