@@ -5,9 +5,10 @@ from typing import get_args
 
 import pytest
 
+from podium.core.errors import StreamError
 from podium.core.imports import load_path
 from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName, between_processes, others
-from podium.protocol.streams import StreamError, Transport, TransportPlace
+from podium.protocol.streams import Transport, TransportPlace
 
 
 def test_every_name_has_a_class_that_makes_streams():

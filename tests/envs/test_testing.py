@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from envs.counting import Counting, make_counting_jax
+from podium.core.errors import BrokenPromiseError
 from podium.core.types import Tree
 from podium.envs import toy
 from podium.envs.gymnasium import GymnasiumEnv
 from podium.envs.host_from_jax import HostFromJax
 from podium.envs.interface import TimeStep
 from podium.envs.own_host import OwnHost
-from podium.envs.testing import BrokenPromiseError, check_host_env
+from podium.envs.testing import check_host_env
 from podium.envs.wrappers import HostFrameStack
 
 

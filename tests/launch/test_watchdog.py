@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from podium.launch.waiting import PeerError, wait_for_data
+from podium.core.errors import PeerError
+from podium.launch.waiting import wait_for_data
 
 LIMIT_S = 60.0
 HANGS = """

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from podium.core.errors import BrokenPromiseError
 from podium.protocol.batches import PaddedArrays
 from podium.protocol.memory import MemoryTransport
 from podium.protocol.memory.inference import MemoryInferenceClient, MemoryInferenceServer
@@ -14,7 +15,7 @@ from podium.protocol.memory.samples import BufferRing, Meeting, MemorySampleRece
 from podium.protocol.schema import Version
 from podium.protocol.streams import Reply
 from podium.protocol.testing import inference, parameters, samples, senders
-from podium.protocol.testing.subject import BrokenPromiseError, Subject
+from podium.protocol.testing.subject import Subject
 
 take, release = MemorySampleReceiver._take, MemorySampleReceiver._release
 merge, replies, look = MemoryInferenceServer._merge, MemoryInferenceClient._replies, MemoryParameterReader._look

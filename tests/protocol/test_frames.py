@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from podium.protocol.frames import FramesError, decode_frames, encode_frames, largest_encoding
+from podium.core.errors import MalformedError
+from podium.protocol.frames import decode_frames, encode_frames, largest_encoding
 from podium.protocol.schema import Field
 
 KINDS = [("uint8", 1), ("uint8", 3), ("uint16", 1), ("float32", 1), ("float32", 2), ("float64", 1), ("complex128", 1)]
@@ -79,10 +80,10 @@ def test_bytes_that_are_no_encoding_are_refused():
     obs = stacked(np.random.default_rng(0), 5, 3, (4, 4), 4, 1, "uint8", 0.2)
     field, encoded = Field("obs", obs.shape, "uint8", 4), encode_frames(obs, 4)
     for wrong in (b"", encoded[:1], encoded[:-1], encoded + b"\0", encoded[:100], bytes(len(encoded))):
-        with pytest.raises(FramesError, match=r"obs uint8\[5, 3, 4, 4, 4\]"):
+        with pytest.raises(MalformedError, match=r"obs uint8\[5, 3, 4, 4, 4\]"):
             decode_frames(wrong, field)
     flipped = bytes([encoded[0] ^ 255]) + encoded[1:]
-    with pytest.raises(FramesError):
+    with pytest.raises(MalformedError):
         decode_frames(flipped, field)
 
 

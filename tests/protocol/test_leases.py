@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import zmq
 
+from podium.core.errors import DirectoryError, RefusedError
 from podium.protocol.directory import Directory, Registration, Renewal
 from podium.protocol.directory_server import DirectoryServer
-from podium.protocol.membership import DirectoryError, attach, connect, host_identity
+from podium.protocol.membership import attach, connect, host_identity
 from podium.protocol.run_keys import RunKeys, secure_client
-from podium.protocol.streams import RefusedError
 
 LIMIT_S = 60.0
 LEASE_S = 2.0

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from podium.core.errors import StreamError
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.shm import ShmTransport, create_directory, futex, sweep
-from podium.protocol.streams import Received, StreamError
+from podium.protocol.streams import Received
 from podium.protocol.testing.inference import REPLY, REQUEST, expect_answer, poll, request, serve
 from protocol.shm_peers import LARGE, RECORD, SCHEMA, header, write
 

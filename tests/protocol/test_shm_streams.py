@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.schema import ALIGNMENT, Field, Schema, SenderId, Version
 from podium.protocol.shm import ShmTransport, create_directory
 from podium.protocol.shm import transport as shm_transport
 from podium.protocol.shm.ring import attach_ring
-from podium.protocol.streams import FragmentHeader, RefusedError, StreamError, Transport
+from podium.protocol.streams import FragmentHeader, Transport
 from podium.protocol.testing import PROMISES, Subject
 from podium.protocol.testing.inference import REPLY, REQUEST, answer, expect_answer, poll, request
 from podium.protocol.testing.parameters import WEIGHTS, constant

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import zmq
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.run_keys import RunKeys, secure_client
 from podium.protocol.schema import Field, Schema, SenderId, Version
-from podium.protocol.streams import FragmentHeader, RefusedError, SampleReceiver, SampleSender, StreamError
+from podium.protocol.streams import FragmentHeader, SampleReceiver, SampleSender
 from podium.protocol.tcp import TcpTransport
 from podium.protocol.tcp.wire import Hello, schema_words, words
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from podium.core.errors import RefusedError
 from podium.protocol.run_keys import RunKeys
 from podium.protocol.schema import Field, Schema, SenderId, Version
-from podium.protocol.streams import FragmentHeader, Received, RefusedError, SampleReceiver, SampleSender
+from podium.protocol.streams import FragmentHeader, Received, SampleReceiver, SampleSender
 from podium.protocol.tcp import TcpTransport
 from podium.protocol.tcp.wire import Ping, words
 from podium.protocol.testing import PROMISES, Subject

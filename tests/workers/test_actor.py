@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from podium.core.config import NetworkConfig
-from podium.core.errors import EnvError
+from podium.core.errors import EnvError, RefusedError
 from podium.envs.interface import HostEnv, TimeStep
 from podium.networks import network as networks
 from podium.protocol.schema import SenderId, Version
-from podium.protocol.streams import RefusedError
 from workers.stage import LENGTH, ROWS, Counter, Stage, assert_same, play
 
 

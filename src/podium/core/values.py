@@ -10,16 +10,12 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Union, get_args, get_origin
 
-from podium.core.errors import ConfigError
+from podium.core.errors import ConfigError, MismatchError
 
 _SINGULAR = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", type(None): "none"}
 _PLURAL = {bool: "true or false", int: "whole numbers", float: "numbers", str: "strings"}
 _SCALES = {"k": 10**3, "m": 10**6, "b": 10**9}
 _PLAIN = "a number, a string, true or false, a list or a table"
-
-
-class MismatchError(ValueError):
-    """A value does not have the type that was asked for."""
 
 
 def parse_value(kind: Any, text: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from podium.core.errors import BrokenPromiseError
 from podium.core.specs import Action, Box, Discrete, EnvSpec, MultiDiscrete, Observation
 from podium.core.types import Tree
 from podium.envs.buffers import map_arrays
@@ -17,10 +18,6 @@ from podium.envs.own_host import describe_saved
 
 MakeHostEnv = Callable[[list[int]], HostEnv]
 SEEDS = [11, 22, 33]
-
-
-class BrokenPromiseError(AssertionError):
-    """A check of the conformance suite failed; the message says which promise."""
 
 
 def check_host_env(make: MakeHostEnv, steps: int = 200, seed: int = 0, clips_rewards: bool = False) -> None:

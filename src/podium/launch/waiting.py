@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from podium.core.errors import PodiumError
+from podium.core.errors import PeerError
 from podium.orchestrator.worker import STOPPED, WorkerContext
 from podium.protocol.directory import Registration
 from podium.protocol.streams import ParameterReader
@@ -16,10 +16,6 @@ its watchdog is patient, so that it can say for whom it has waited."""
 DATA_LIMIT_S = 900.0
 """How long a learner waits for the first step of an environment: longer than an actor may take to start, so that what
 is wrong with the actor is said first."""
-
-
-class PeerError(PodiumError):
-    """A worker that this one needs has not appeared."""
 
 
 def wait_for(context: WorkerContext, be_patient: Callable[[], None], role: str, count: int) -> list[Registration]:

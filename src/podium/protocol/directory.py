@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from podium.protocol.streams import RefusedError
+from podium.core.errors import RefusedError
 
 LEASE_S = 5.0
 RENEWALS = 6  # in one lease, so that some may be late or lost

@@ -13,13 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from podium.core.errors import MalformedError
 from podium.protocol.schema import Field, describe
 
 _WORDS = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
-
-
-class FramesError(ValueError):
-    """Bytes that are no encoding of such an array."""
 
 
 class _Form(NamedTuple):
@@ -91,17 +88,17 @@ def _starts(data: np.ndarray, form: _Form) -> np.ndarray:
 
 
 def decode_frames(encoded: bytes | memoryview, field: Field) -> np.ndarray:
-    """The array of a field from its encoding; FramesError if it is none."""
+    """The array of a field from its encoding; MalformedError if it is none."""
     dtype = np.dtype(field.dtype)
     form = _form(field.shape, dtype.itemsize, field.stack)
     data = np.frombuffer(encoded, np.uint8)
     frames = form.T * form.B * form.P * form.newest
     if data.size < form.mask + frames:
-        raise FramesError(f"{describe(field)} in {data.size} bytes")
+        raise MalformedError(f"{describe(field)} in {data.size} bytes")
     starts = np.unpackbits(data[: form.mask], count=form.T * form.B).astype(bool).reshape(form.T, form.B)
     older = data[form.mask + frames :]
     if older.size != int(starts.sum()) * form.P * (form.whole - form.newest) or not starts[:1].all():
-        raise FramesError(f"{describe(field)} in {data.size} bytes")
+        raise MalformedError(f"{describe(field)} in {data.size} bytes")
     stacks = np.empty(form[:4], np.uint8)
     if stacks.size:
         newest = data[form.mask :][:frames].reshape(form.T, form.B, form.P, form.newest)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from podium.core.errors import PodiumError
+from podium.core.errors import DirectoryError
 from podium.protocol.directory import LEASE_S, RENEWALS, Directory, News, Registration, Renewal
 from podium.protocol.directory_link import DirectoryLink, LocalLink, SocketLink
 from podium.protocol.run_keys import RunKeys
@@ -18,10 +18,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 JOIN_S = 0.05  # between two attempts to register
 LOOK_S = 0.1  # between two looks at `stop`
 FAREWELL_S = 1.0  # to wait for the answer to the last renewal
-
-
-class DirectoryError(PodiumError):
-    """The directory does not answer, or does not take us. One line says which."""
 
 
 def host_identity() -> str:

@@ -17,19 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from podium.core.errors import PodiumError
 from podium.protocol.schema import Schema, SenderId, Version
 
 if TYPE_CHECKING:
     from podium.protocol.run_keys import RunKeys
-
-
-class StreamError(PodiumError):
-    """A stream cannot be used: refused by the other end, or no room for it. One line says why."""
-
-
-class RefusedError(StreamError):
-    """The other end does not take us: another schema, an older incarnation, a wrong key."""
 
 
 class FragmentHeader(NamedTuple):

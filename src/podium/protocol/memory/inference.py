@@ -7,18 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.batches import BatchPool, PooledBatch, batched, check_outputs
 from podium.protocol.memory.waiting import wait_for
 from podium.protocol.schema import Schema, SenderId, Version, check_arrays
-from podium.protocol.streams import (
-    Counters,
-    InferenceClient,
-    InferenceServer,
-    RefusedError,
-    Reply,
-    RequestBatch,
-    StreamError,
-)
+from podium.protocol.streams import Counters, InferenceClient, InferenceServer, Reply, RequestBatch
 
 NOBODY = Version(-1, -1)  # the version of a request that failed
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.memory.waiting import wait_for
 from podium.protocol.schema import Schema, Version, check_arrays
-from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader, RefusedError, StreamError
+from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader
 
 
 class PublishedParameters:

@@ -7,18 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.memory.waiting import wait_for
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.streams import (
-    Buffer,
-    Counters,
-    FragmentHeader,
-    Received,
-    RefusedError,
-    SampleReceiver,
-    SampleSender,
-    StreamError,
-)
+from podium.protocol.streams import Buffer, Counters, FragmentHeader, Received, SampleReceiver, SampleSender
 
 
 class QueuedFragment(NamedTuple):

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Self
 
+from podium.core.errors import StreamError
 from podium.protocol.memory.inference import MemoryInferenceClient, MemoryInferenceServer
 from podium.protocol.memory.parameters import MemoryParameterPublisher, MemoryParameterReader, PublishedParameters
 from podium.protocol.memory.samples import Meeting, MemorySampleReceiver, MemorySampleSender
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.streams import StreamError, Transport, TransportPlace
+from podium.protocol.streams import Transport, TransportPlace
 
 SAMPLES = "memory:samples"
 

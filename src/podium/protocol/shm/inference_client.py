@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.batches import batched
 from podium.protocol.schema import Schema, SenderId, Version, check_arrays
 from podium.protocol.shm.futex import order
 from podium.protocol.shm.rendezvous import Rendezvous, path_of
 from podium.protocol.shm.request_slots import ClientSlots, ClientText, ServerText, area_bytes, area_clients, area_path
 from podium.protocol.shm.segment import attach, create, schema_of, schema_text
-from podium.protocol.streams import Counters, InferenceClient, RefusedError, Reply, StreamError
+from podium.protocol.streams import Counters, InferenceClient, Reply
 
 NOBODY = Version(-1, -1)  # the version of a request that failed
 

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from podium.core.errors import MalformedSegmentError
 from podium.protocol.batches import BatchPool, PooledBatch, check_outputs
 from podium.protocol.schema import Schema, SenderId, Version
 from podium.protocol.shm.futex import order
 from podium.protocol.shm.rendezvous import Rendezvous, endpoint_of
 from podium.protocol.shm.request_slots import ClientSlots, RequestSlot, ServerText, area_clients, area_path
-from podium.protocol.shm.segment import MalformedSegmentError, attach, create, schema_text
+from podium.protocol.shm.segment import attach, create, schema_text
 from podium.protocol.streams import Counters, InferenceServer, RequestBatch
 
 

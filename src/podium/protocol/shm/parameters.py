@@ -17,11 +17,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.schema import ALIGNMENT, Schema, Version, check_arrays
 from podium.protocol.shm.futex import FutexWakeup, order
 from podium.protocol.shm.rendezvous import endpoint_of, path_of
 from podium.protocol.shm.segment import LINE, FieldText, Segment, attach, create, schema_of, schema_text
-from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader, RefusedError, StreamError
+from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader
 
 BUFFERS = 4
 ATTEMPTS = 100  # of a reader that is disturbed each time; then it has found nothing for now

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from podium.core.errors import StreamError
 from podium.protocol.schema import SenderId
 from podium.protocol.shm.futex import FutexWakeup
 from podium.protocol.shm.segment import LINE, attach_or_create
-from podium.protocol.streams import StreamError
 
 
 class RendezvousText(msgspec.Struct, frozen=True):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from podium.core.errors import MalformedSegmentError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.futex import order
 from podium.protocol.shm.rendezvous import Rendezvous, endpoint_of
 from podium.protocol.shm.ring import OTHER_SCHEMA, REPLACED, Ring, attach_ring, ring_senders
-from podium.protocol.shm.segment import FieldText, MalformedSegmentError, attach, create, schema_of, schema_text
+from podium.protocol.shm.segment import FieldText, attach, create, schema_of, schema_text
 from podium.protocol.streams import Counters, Received, SampleReceiver
 
 DOOR = "samples.rendezvous"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from podium.core.errors import MalformedSegmentError, RefusedError, StreamError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.futex import order
 from podium.protocol.shm.rendezvous import Rendezvous, path_of
 from podium.protocol.shm.ring import OTHER_SCHEMA, REPLACED, attach_ring, create_ring, ring_senders
 from podium.protocol.shm.sample_receiver import DOOR, receiver_schema
-from podium.protocol.shm.segment import MalformedSegmentError
-from podium.protocol.streams import Buffer, Counters, FragmentHeader, RefusedError, SampleSender, StreamError
+from podium.protocol.streams import Buffer, Counters, FragmentHeader, SampleSender
 
 
 class ShmSampleSender(SampleSender):

@@ -16,16 +16,12 @@ from typing import Annotated, TypeVar
 import msgspec
 import numpy as np
 
+from podium.core.errors import MalformedSegmentError, StreamError
 from podium.protocol.schema import ALIGNMENT, Field, Schema
-from podium.protocol.streams import StreamError
 
 MAGIC = b"podium\x00\x01"
 LINE = ALIGNMENT  # a cache line: words that different processes write lie apart
 Description = TypeVar("Description", bound=msgspec.Struct)
-
-
-class MalformedSegmentError(StreamError):
-    """A file is not the segment that its name promises."""
 
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from podium.core.errors import StreamError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.shm.directories import OwnedDirectory
 from podium.protocol.shm.futex import AVAILABLE
@@ -13,7 +14,7 @@ from podium.protocol.shm.parameters import ShmParameterPublisher, ShmParameterRe
 from podium.protocol.shm.rendezvous import path_of
 from podium.protocol.shm.sample_receiver import ShmSampleReceiver
 from podium.protocol.shm.sample_sender import ShmSampleSender
-from podium.protocol.streams import StreamError, Transport, TransportPlace
+from podium.protocol.streams import Transport, TransportPlace
 
 
 class ShmTransport(Transport):

@@ -8,8 +8,9 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from podium.core.errors import MalformedError, RefusedError, StreamError
 from podium.protocol.run_keys import RunKeys
-from podium.protocol.streams import Counters, RefusedError, StreamError
+from podium.protocol.streams import Counters
 from podium.protocol.tcp.peers import Complaints
 from podium.protocol.tcp.sockets import (
     NOBLOCK,
@@ -22,19 +23,7 @@ from podium.protocol.tcp.sockets import (
     receive_parts,
     send_part,
 )
-from podium.protocol.tcp.wire import (
-    TO_CLIENT,
-    TO_SERVER,
-    Again,
-    Bye,
-    Hello,
-    MalformedError,
-    Ping,
-    Refused,
-    Welcome,
-    parse,
-    words,
-)
+from podium.protocol.tcp.wire import TO_CLIENT, TO_SERVER, Again, Bye, Hello, Ping, Refused, Welcome, parse, words
 
 RENEW = 1.0  # seconds without a word after which a client that waits says Hello again
 FAREWELL = 50  # milliseconds for a Bye, which is only a courtesy

@@ -17,10 +17,11 @@ import time
 import weakref
 from pathlib import Path
 
+from podium.core.errors import StreamError
 from podium.core.files import write_whole
 from podium.protocol.schema import Schema, Version
 from podium.protocol.shm.parameters import ShmParameterPublisher, ShmParameterReader
-from podium.protocol.streams import Counters, ParameterReader, StreamError
+from podium.protocol.streams import Counters, ParameterReader
 from podium.protocol.tcp.parameters import News, TcpParameterReader
 
 logger = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from podium.core.errors import MalformedError
 from podium.core.padding import padded_size
 from podium.core.transports import TCP
 from podium.protocol.batches import batched
@@ -16,7 +17,7 @@ from podium.protocol.tcp.message_layout import RowLayout
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sockets import Listening, Part
-from podium.protocol.tcp.wire import HELLO, WORDS, AnswerMessage, Hello, MalformedError, RequestMessage, Welcome, words
+from podium.protocol.tcp.wire import HELLO, WORDS, AnswerMessage, Hello, RequestMessage, Welcome, words
 
 LENT = 4  # batches that may be out at once without new memory
 

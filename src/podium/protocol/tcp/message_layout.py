@@ -46,7 +46,7 @@ class FragmentLayout:
         return [encode_frames(array, f.stack) for f, array in pairs if f.stack > 1]
 
     def arrays(self, parts: Sequence[Part]) -> list[np.ndarray]:
-        """All arrays of a fragment. Raises FramesError if a further part is not an encoding."""
+        """All arrays of a fragment. Raises MalformedError if a further part is not an encoding."""
         stacked = [decode_frames(part, f) for part, f in zip(parts[1:], self.stacked, strict=True)]
         return self.ordered(self.views(parts[0]), stacked)
 

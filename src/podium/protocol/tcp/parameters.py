@@ -8,25 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import zmq
 
+from podium.core.errors import MalformedError
 from podium.protocol.schema import Schema, Version, check_arrays
 from podium.protocol.streams import Counters, ParameterPublisher, ParameterReader
 from podium.protocol.tcp.client_link import ClientLink, Dialling
 from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sockets import Listening
-from podium.protocol.tcp.wire import (
-    HELLO,
-    NONE,
-    WORDS,
-    Announce,
-    Fetch,
-    Hello,
-    MalformedError,
-    Values,
-    Welcome,
-    schema_words,
-    words,
-)
+from podium.protocol.tcp.wire import HELLO, NONE, WORDS, Announce, Fetch, Hello, Values, Welcome, schema_words, words
 
 News = tuple[Version, list[np.ndarray]]
 

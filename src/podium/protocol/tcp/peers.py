@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from podium.core.errors import MalformedError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import Counters
 from podium.protocol.tcp.sockets import Router
-from podium.protocol.tcp.wire import Again, Hello, MalformedError, Ping, Refused, Stream, schema_difference, words
+from podium.protocol.tcp.wire import Again, Hello, Ping, Refused, Stream, schema_difference, words
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from podium.core.errors import MalformedError
 from podium.protocol.schema import Schema
 from podium.protocol.streams import Counters
 from podium.protocol.tcp.peers import Peer, Peers
 from podium.protocol.tcp.sockets import Listening, Router
-from podium.protocol.tcp.wire import TO_SERVER, Bye, Hello, MalformedError, Stream, Welcome, parse, words
+from podium.protocol.tcp.wire import TO_SERVER, Bye, Hello, Stream, Welcome, parse, words
 
 DRAIN = 256  # messages taken at once, so that the lock is free for others in between
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
 
-from podium.protocol.frames import FramesError
+from podium.core.errors import MalformedError
 from podium.protocol.schema import Schema, SenderId
 from podium.protocol.streams import Counters, FragmentHeader, Received, SampleReceiver
 from podium.protocol.tcp.message_layout import FragmentLayout
@@ -14,16 +14,7 @@ from podium.protocol.tcp.peers import Peer
 from podium.protocol.tcp.reception import Desk, Reception
 from podium.protocol.tcp.sample_sender import MOST_CREDITS
 from podium.protocol.tcp.sockets import ZERO_COPY, Listening
-from podium.protocol.tcp.wire import (
-    WORDS,
-    Credit,
-    FragmentMessage,
-    Hello,
-    MalformedError,
-    Welcome,
-    check_header,
-    words,
-)
+from podium.protocol.tcp.wire import WORDS, Credit, FragmentMessage, Hello, Welcome, check_header, words
 
 AHEAD = 1 << 26  # bytes of one sender that ZeroMQ may hold for us
 OWING = 5e-3  # seconds that a sender may wait for its credit, so that several go back together
@@ -90,7 +81,7 @@ class TcpSampleReceiver(SampleReceiver):
             peer, number, header, parts = self._queue.popleft()
             try:
                 arrays = self._layout.arrays(parts)  # frames are stacked again here, not under the lock
-            except FramesError as error:
+            except MalformedError as error:
                 with self._router.lock:
                     self._peers.complaints.add(peer.route, error)
                 self._release(peer, number)  # its sender waits for the credit

@@ -5,8 +5,9 @@ import secrets
 import time
 from collections import deque
 
+from podium.core.errors import RefusedError, StreamError
 from podium.protocol.schema import Schema, SenderId
-from podium.protocol.streams import Buffer, Counters, FragmentHeader, RefusedError, SampleSender, StreamError
+from podium.protocol.streams import Buffer, Counters, FragmentHeader, SampleSender
 from podium.protocol.tcp.client_link import ClientLink, Dialling
 from podium.protocol.tcp.message_layout import FragmentLayout
 from podium.protocol.tcp.wire import HELLO, Credit, FragmentMessage, Hello, Welcome, check_header, schema_words, words

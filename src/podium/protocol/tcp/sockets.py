@@ -10,8 +10,8 @@ from typing import Literal
 
 import zmq
 
+from podium.core.errors import StreamError
 from podium.protocol.run_keys import RunKeys, secure_client, secure_server
-from podium.protocol.streams import StreamError
 from podium.protocol.wakeup import Wakeup
 
 Part = bytes | memoryview

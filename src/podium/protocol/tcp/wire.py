@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from podium.core.errors import MalformedError
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import FragmentHeader
 
@@ -30,10 +31,6 @@ HELLO = 1 << 20  # bytes that suffice for the schema of a network with thousands
 
 
 NONE = Version(-1, 0)  # older than any
-
-
-class MalformedError(ValueError):
-    """A peer sent what is no message. It is counted and logged where it arrives, and goes no further."""
 
 
 class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):

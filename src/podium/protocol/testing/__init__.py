@@ -14,7 +14,7 @@ from podium.protocol.testing.inference import INFERENCE, REPLY, REQUEST
 from podium.protocol.testing.parameters import PARAMETERS, WEIGHTS
 from podium.protocol.testing.samples import SAMPLES, SMALL
 from podium.protocol.testing.senders import SENDERS
-from podium.protocol.testing.subject import BrokenPromiseError, Subject, opened
+from podium.protocol.testing.subject import Subject, opened
 
 __all__ = [
     "INFERENCE",
@@ -22,7 +22,6 @@ __all__ = [
     "PROMISES",
     "SAMPLES",
     "SENDERS",
-    "BrokenPromiseError",
     "Subject",
     "check_transport",
 ]

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from podium.core.errors import RefusedError
 from podium.protocol.schema import Field, Schema, Version
-from podium.protocol.streams import ParameterReader, RefusedError
+from podium.protocol.streams import ParameterReader
 from podium.protocol.testing.subject import MOMENT, Subject, expect, opened, within
 
 WEIGHTS = Schema((Field("w", (64, 33), "float32"), Field("b", (7,), "float64"), Field("none", (0,), "int32")))

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from podium.core.errors import BrokenPromiseError
 from podium.protocol.schema import Field, Schema, SenderId, Version
 from podium.protocol.streams import Buffer, FragmentHeader, Received, SampleReceiver, SampleSender
-from podium.protocol.testing.subject import MOMENT, BrokenPromiseError, Subject, expect, opened, within
+from podium.protocol.testing.subject import MOMENT, Subject, expect, opened, within
 
 SMALL = Schema((Field("obs", (3, 2), "float32"), Field("reward", (3,), "float64")))
 DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from podium.core.errors import RefusedError
 from podium.protocol.schema import Field, Schema, SenderId
-from podium.protocol.streams import Received, RefusedError, SampleReceiver, SampleSender
+from podium.protocol.streams import Received, SampleReceiver, SampleSender
 from podium.protocol.testing.samples import SMALL, acquire, fill, header, receive, same, send
 from podium.protocol.testing.subject import MOMENT, Subject, expect, opened, within
 

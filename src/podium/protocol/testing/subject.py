@@ -5,14 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from podium.core.errors import BrokenPromiseError
 from podium.protocol.streams import Transport
 
 LIMIT = 30.0  # seconds that anything may take on a loaded machine
 MOMENT = 0.05  # seconds in which something that must not happen is given the chance to
-
-
-class BrokenPromiseError(AssertionError):
-    """A check of the conformance suite failed; the message says which promise."""
 
 
 @dataclass(frozen=True)
