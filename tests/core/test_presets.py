@@ -12,7 +12,8 @@ ROBOTS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"]
 
 @pytest.mark.parametrize("name", [name for name in list_presets() if not name.startswith("topology/")])
 def test_every_preset_resolves_and_its_minibatches_fit_the_fragment(name: str) -> None:
-    algorithm, env = name.split("/")
+    algorithm, _, env = name.partition("/")
+    env = env.replace("GAME", "Qbert")
     found = resolve(algorithm, env)
     assert found.preset == name
     settings = found.experiment.algorithm
@@ -65,7 +66,21 @@ def test_library_and_version_do_not_matter_but_the_task_does(env: str, name: str
 def test_a_game_has_its_preset_in_whichever_library(algorithm: str, env: str) -> None:
     found = find_preset(algorithm, env)
     assert found is not None
-    assert found[0] == f"{algorithm}/Pong-v5"
+    assert found[0] == f"{algorithm}/ALE/Pong-v5"
+
+
+@pytest.mark.parametrize(
+    "env", ["ALE/Pong-v5", "PongNoFrameskip-v4", "PongDeterministic-v0", "Pong-v4", "envpool:Pong-v5", "ALE/UpNDown-v5"]
+)
+def test_ppo_has_a_preset_for_every_atari_game_by_whatever_name(env: str) -> None:
+    found = resolve("ppo", env)
+    assert found.preset == "ppo/ALE/GAME-v5"
+    assert found.experiment.env.wrappers == ("atari",)
+
+
+@pytest.mark.parametrize("env", ["ALE/Pong-ram-v5", "Pong-ram-v0", "envpool:Swimmer-v5"])
+def test_what_is_no_game_of_pixels_takes_no_preset_of_games(env: str) -> None:
+    assert find_preset("ppo", env) is None
 
 
 def test_an_algorithm_of_ones_own_has_no_preset() -> None:

@@ -70,6 +70,7 @@ class Presets(Command):
             print(f"no preset matches {self.pattern!r}; `podium presets` lists them all")
             return 0
         print_table(["preset", "settings"], [[name, _settings(name)] for name in names])
+        print("train with: podium train ALGORITHM ENV (GAME: any Atari game); topology/NAME is --topology NAME")
         return 0
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from podium.launch import distributed, training
 from podium.launch.calibration import settle
 from podium.launch.callbacks import Calls, check_callbacks
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
+from podium.launch.interrupts import interruptible
 from podium.launch.live_metrics import exposed
 from podium.launch.plan import Plan
 from podium.launch.recording import Beginning, begin, begin_again, is_over, record
@@ -169,7 +171,10 @@ def _run_called(
     limits = plan.experiment.limits
     with Progress(limits.total_steps, progress, directory.log, limits.wall_s) as bar:
         bar.log(f"$ {_command_line()}    (in {Path.cwd()})")
-        with training.interruptible(bar) as interrupt, exposed(metrics_port, directory.name, bar) as metrics:
+        with (
+            interruptible(bar, partial(_leave, directory)) as interrupt,
+            exposed(metrics_port, directory.name, bar) as metrics,
+        ):
             for note in (*plan.notes, *beginning.notes, f"run {directory.path}"):
                 bar.say(note)
             kept = metrics.watched_by(on_report)
@@ -190,6 +195,11 @@ def _run_called(
             else:
                 distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, metrics)
         _finish(plan, directory, bar)
+
+
+def _leave(directory: RunDirectory) -> None:
+    """The last that a process does which cannot wait for its update."""
+    amend_summary(directory.path, status="interrupted")
 
 
 def _close_account(

@@ -1,12 +1,9 @@
 """Runs a plan to its end: compile, loop, report, checkpoint, summary."""
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
-from types import FrameType
 
 import jax
 
@@ -139,28 +136,6 @@ def learn(
             if (found := snapshots(learner.version.update)) is not None:
                 state["env_snapshots"] = found
             recorder.save(state)
-
-
-@contextmanager
-def interruptible(progress: Progress) -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets: end at the next update, with a checkpoint. Twice: end now."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def handle(signum: int, _: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-        progress.say(f"{signal.Signals(signum).name}: writing a checkpoint; once more to stop without one")
-
-    before = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def _fused(plan: Plan) -> Fused | Population:

@@ -6,9 +6,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from podium.core.atari_games import GAMES
 from podium.core.errors import ConfigError
 from podium.core.imports import suggest
 
+ATARI = "ALE/GAME-v5"
+"""The table of an algorithm's file that every Atari game takes which has none of its own."""
 _LIBRARIES = ("gymnasium", "envpool", "gymnax", "playground", "pettingzoo", "podium")
 
 
@@ -46,22 +49,24 @@ def find_preset(algorithm: str, env: str) -> tuple[str, dict[str, Any]] | None:
     """The preset that fits, whatever library steps the environment and whichever version it has.
 
     >>> find_preset("ppo", "envpool:HalfCheetah-v4")[0], find_preset("impala", "PongNoFrameskip-v4")[0]
-    ('ppo/HalfCheetah-v5', 'impala/Pong-v5')
+    ('ppo/HalfCheetah-v5', 'impala/ALE/Pong-v5')
+    >>> find_preset("ppo", "ALE/Qbert-v5")[0]
+    'ppo/ALE/GAME-v5'
     """
     library, _, env_id = env.rpartition(":")
     if library and library not in _LIBRARIES:
         return None  # a Python path of the user's own
     presets = _read_presets()
-    exact = f"{algorithm}/{env_id.removeprefix('ALE/')}"
+    same = [name for name in presets if name.partition("/")[0] == algorithm and _task(name) == _task(env_id)]
     # Versions of a task differ in details that settings survive: HalfCheetah-v4 takes those of HalfCheetah-v5.
-    for name in (exact, *presets):
-        if name in presets and _without_version(name) == _without_version(exact):
-            return name, presets[name]
-    return None
+    exact = [name for name in same if name.endswith(env_id)]
+    family = [f"{algorithm}/{ATARI}"] if _task(env_id) in GAMES and f"{algorithm}/{ATARI}" in presets else []
+    return next(((name, presets[name]) for name in (*exact, *same, *family)), None)
 
 
-def _without_version(name: str) -> str:
-    return re.sub(r"(NoFrameskip)?-v\d+$", "", name)
+def _task(name: str) -> str:
+    """A task without library, suffix and version: `Pong` of PongNoFrameskip-v4, and of impala/ALE/Pong-v5."""
+    return re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", re.split("[/:]", name)[-1])
 
 
 @cache
