@@ -85,3 +85,14 @@ def test_a_run_without_experiment_stands_for_itself(tmp_path: Path) -> None:
     for path in paths:
         (path / "experiment.toml").unlink()
     assert list(group_by_experiment([read_curve(path) for path in paths])) == ["a", "b"]
+
+
+def test_across_algorithms_the_name_alone_is_the_label(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / name, [1.0], rate=rate, name=name) for name, rate in (("ppo", 0.1), ("dqn", 0.2))]
+    paths.append(write_run(tmp_path / "fast", [1.0], rate=0.3, name="dqn"))
+    assert list(group_by_experiment([read_curve(path) for path in paths[:2]])) == ["ppo", "dqn"]
+    assert list(group_by_experiment([read_curve(path) for path in paths])) == [
+        "ppo",
+        "dqn, learning_rate = 0.2",
+        "dqn, learning_rate = 0.3",
+    ]

@@ -1,5 +1,6 @@
 """Pictures are drawn of one run, of one report, of many runs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from matplotlib.image import imread
 
 from podium.core.errors import ConfigError
+from podium.runs.curves import read_curve
+from podium.runs.directory import find_runs
 from podium.runs.plot import plot_run, plot_runs
 from runs.test_curves import write_run
 
@@ -63,3 +66,36 @@ def test_a_picture_that_cannot_be_written_is_one_line(out: str, tmp_path: Path) 
     run = write_run(tmp_path / "run", [1.0])
     with pytest.raises(ConfigError, match=rf"^'{tmp_path / out}' cannot be written: "):
         plot_runs([run], tmp_path / out)
+
+
+def test_pictures_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [1.0, 2.0])
+    assert plot_runs([run], tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert b"<svg" in plot_runs([run], tmp_path / "a.svg").read_bytes()
+    with pytest.raises(ConfigError, match=r"must end in \.png, \.pdf or \.svg"):
+        plot_runs([run], tmp_path / "a.jpg")
+
+
+def test_another_metric_over_time_is_drawn_and_an_unknown_one_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [1.0, 2.0])
+    rows = [json.loads(line) | {"wall_s": 3.0 * i, "entropy": 0.5} for i, line in enumerate(_lines(run))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curve = read_curve(run, "entropy", "time")
+    assert (curve.steps.tolist(), curve.returns.tolist()) == ([0.0, 3.0], [0.5, 0.5])
+    assert is_drawn(plot_runs([run], tmp_path / "a.png", metric="entropy", x="time"))
+    with pytest.raises(ConfigError, match=r"--metric entropie: .* did you mean 'entropy'"):
+        plot_runs([run], metric="entropie")
+
+
+def test_the_beginning_of_a_name_stands_for_all_its_seeds(tmp_path: Path) -> None:
+    for name in ("many-seed0", "many-seed2", "many-seed10", "many-other", "one"):
+        write_run(tmp_path / name, [1.0])
+    assert [run.name for run in find_runs("many", tmp_path)] == ["many-seed0", "many-seed2", "many-seed10"]
+    assert [run.name for run in find_runs("one", tmp_path)] == ["one"]
+    assert [run.name for run in find_runs("many-o", tmp_path)] == ["many-other"]
+    with pytest.raises(ConfigError, match="there is no run 'none'"):
+        find_runs("none", tmp_path)
+
+
+def _lines(run: Path) -> list[str]:
+    return (run / "metrics.jsonl").read_text().splitlines()

@@ -66,22 +66,31 @@ class Plot(Command):
 
     EXAMPLES: ClassVar[str] = """\
   podium plot                                           the latest run
-  podium plot RUN-0001 RUN-0002 RUN-0003 --out curve.png"""
+  podium plot RUN-0001 RUN-0002 RUN-0003 --out curve.png
+  podium plot many --out many.pdf                       many-seed0, many-seed1, ..., all that begin so
+  podium plot RUN --metric entropy --x time             another column of metrics.jsonl, over seconds"""
 
     names: Positional[Annotated[tuple[str, ...], flag("[RUN ...]", "(default: latest)")]] = ()
-    """Names or paths of runs."""
+    """Names or paths of runs; the beginning of a name stands for all runs that have it."""
     out: Annotated[Path | None, flag("FILE")] = None
-    """Where the picture goes; left out, curves.png here."""
+    """Where the picture goes, as .png, .pdf or .svg; left out, curves.png here."""
+    metric: Annotated[str, flag("NAME", "(default: episode_return)")] = "episode_return"
+    """A column of metrics.jsonl."""
+    x: Annotated[str, flag("steps|time", "(default: steps)")] = "steps"
+    """Environment steps, or seconds of training."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
     """Directory of runs."""
 
     def run(self) -> int:
         """Plot."""
-        from podium.runs.directory import find_run
+        from podium.runs.curves import COLUMNS
+        from podium.runs.directory import find_runs
         from podium.runs.plot import plot_runs
 
-        paths = [find_run(name, self.root).path for name in self.names or ("latest",)]
-        print(plot_runs(paths, self.out))
+        if self.x not in COLUMNS:
+            raise ConfigError(f"--x {self.x}: must be one of {', '.join(COLUMNS)}")
+        found = [run.path for name in self.names or ("latest",) for run in find_runs(name, self.root)]
+        print(plot_runs(list(dict.fromkeys(found)), self.out, metric=self.metric, x=self.x))
         return 0
 
 

@@ -5,11 +5,12 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from podium.core.errors import ConfigError
+from podium.core.imports import suggest
 from podium.runs.metrics import read_metrics
 from podium.runs.results import greedy_score
 from podium.runs.summary import read_summary
@@ -19,12 +20,17 @@ T_975 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 
 """Student's t: 97.5 % quantiles for 1 to 30 degrees of freedom."""
 
 
+RETURN = "episode_return"
+Axis = Literal["steps", "time"]
+COLUMNS: dict[Axis, str] = {"steps": "step", "time": "wall_s"}
+
+
 @dataclass(frozen=True)
 class Curve:
-    """One run: returns over env steps, greedy evaluations, and what it was a run of."""
+    """One run: returns, or another metric, over env steps or seconds; greedy evaluations; what it was a run of."""
 
     path: Path
-    steps: np.ndarray  # [N], rising
+    steps: np.ndarray  # [N], rising: env steps, or seconds of training
     returns: np.ndarray  # [N]
     experiment: dict[str, Any]
     summary: dict[str, Any]
@@ -55,14 +61,22 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def read_curve(path: Path) -> Curve:
-    """The learning curve of a run directory; ConfigError if no episode has ended in it yet."""
+def read_curve(path: Path, metric: str = RETURN, x: Axis = "steps") -> Curve:
+    """The curve of a run directory, of a column of metrics.jsonl; ConfigError if there is nothing of it yet.
+
+    read_curve(Path("runs/pole"), metric="entropy", x="time")
+    """
     reports, summary = read_metrics(path), read_summary(path) or {}
-    rows = [row for row in reports if row.get("episode_return") is not None and "step" in row]
-    points = np.array([(row["step"], row["episode_return"]) for row in rows], float).reshape(-1, 2)
+    column = COLUMNS[x]
+    rows = [row for row in reports if isinstance(row.get(metric), int | float) and column in row]
+    points = np.array([(row[column], row[metric]) for row in rows], float).reshape(-1, 2)
     points = points[np.isfinite(points).all(axis=1)]
-    if not len(points):
+    if not len(points) and metric == RETURN:
         raise ConfigError(f"run {str(path)!r} has no finished episode to plot yet")
+    if not len(points):
+        known = sorted({name for row in reports for name, value in row.items() if isinstance(value, int | float)})
+        hint = suggest(metric, known) or f"; there are: {', '.join(known)}"
+        raise ConfigError(f"--metric {metric}: run {str(path)!r} has none{hint}")
     toml = path / "experiment.toml"
     experiment = tomllib.loads(toml.read_text()) if toml.exists() else {}
     return Curve(path, points[:, 0], points[:, 1], experiment, summary, _read_evaluations(reports, summary))
@@ -117,17 +131,28 @@ def group_by_experiment(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     for curve in curves:
         same = {key: value for key, value in curve.experiment.items() if key != "seed"} or curve.path.name
         groups.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(curve)
-    settings = [_flatten(group[0].experiment) for group in groups.values()]
-    keys = dict.fromkeys(key for setting in settings for key in setting)
-    differing = [key for key in keys if len({repr(setting.get(key)) for setting in settings}) > 1]
-    labels = [_label(group[0], setting, differing) for group, setting in zip(groups.values(), settings, strict=True)]
-    return dict(zip(labels, groups.values(), strict=True))
+    return dict(zip(_labels([group[0] for group in groups.values()]), groups.values(), strict=True))
 
 
-def _label(curve: Curve, setting: dict[str, Any], differing: Sequence[str]) -> str:
-    parts = {"algorithm.name": curve.algorithm, "env.id": curve.env}
-    parts |= {key: f"{key.rpartition('.')[2]} = {setting.get(key)}" for key in differing if key not in parts}
-    return ", ".join(parts[key] for key in parts if key in differing and key != "seed") or curve.path.name
+def _labels(curves: Sequence[Curve]) -> list[str]:
+    """What tells each of these from the others: algorithm and environment, and settings only where those are shared.
+
+    Settings of different algorithms are not comparable: across algorithms, their names say enough.
+    """
+    labels = []
+    for curve in curves:
+        names = {"algorithm": curve.algorithm, "env": curve.env}
+        parts = [name for kind, name in names.items() if len({getattr(other, kind) for other in curves}) > 1]
+        alike = [other for other in curves if (other.algorithm, other.env) == (curve.algorithm, curve.env)]
+        settings, own = [_flatten(other.experiment) for other in alike], _flatten(curve.experiment)
+        keys = dict.fromkeys(key for setting in settings for key in setting if key != "seed")
+        differing = [key for key in keys if len({repr(setting.get(key)) for setting in settings}) > 1]
+        parts += [f"{key.rpartition('.')[2]} = {own.get(key)}" for key in differing]
+        labels.append(", ".join(filter(None, parts)) or curve.path.name)
+    return [
+        label if labels.count(label) == 1 else f"{label} ({c.path.name})"
+        for label, c in zip(labels, curves, strict=True)
+    ]
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -278,6 +278,21 @@ def find_run(name: str | Path, root: Path) -> RunDirectory:
     raise ConfigError(f"there is no run {str(name)!r} in {str(root)!r}{hint}")
 
 
+def find_runs(name: str | Path, root: Path) -> list[RunDirectory]:
+    """The run that `find_run` finds, or, where there is none of that name, all whose names begin with it.
+
+    `many` finds many-seed0, many-seed1 and many-seed2. Its seeds come before other runs that begin so.
+    """
+    if name == LATEST or RunDirectory(Path(root, name)).is_run or RunDirectory(Path(name)).is_run:
+        return [find_run(name, root)]
+    begin = [run for run in list_runs(root) if run.name.startswith(str(name))]
+    seeds = [run for run in begin if re.fullmatch(r"-seed\d+", run.name.removeprefix(str(name)))]
+    found = sorted(
+        seeds or begin, key=lambda run: [int(n) if n.isdecimal() else n for n in re.split(r"(\d+)", run.name)]
+    )
+    return found or [find_run(name, root)]
+
+
 def _lock(file: IO[str]) -> bool:
     """Lock it exclusively; False if another process has done so. A shared lock is only somebody who looks."""
     deadline = time.monotonic() + LOOK_LIMIT_S

@@ -1,6 +1,7 @@
 """Learning curves as pictures. Metrics only, no pyplot: nothing global, so any thread may draw."""
 
 import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from podium.core.errors import ConfigError
-from podium.runs.curves import Curve, combine, group_by_experiment, read_curve, smooth
+from podium.runs.curves import RETURN, Axis, Curve, combine, group_by_experiment, read_curve, smooth
 from podium.runs.results import format_return, format_score, greedy_score
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2", "#ca8a04", "#4b5563")
 FEWEST_FOR_INTERVAL = 3
 """The 95 % interval of two runs is thirteen standard errors wide either way: it says nothing."""
+LABEL_WIDTH = 26
+FORMATS = ("png", "pdf", "svg")
 INK, GREY, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 
 
@@ -40,20 +43,28 @@ def plot_run(path: Path) -> Path:
     return _save(figure, path / "curve.png")
 
 
-def plot_runs(paths: Sequence[Path], out: Path | None = None, labels: Sequence[str] | None = None) -> Path:
+def plot_runs(
+    paths: Sequence[Path],
+    out: Path | None = None,
+    labels: Sequence[str] | None = None,
+    metric: str = RETURN,
+    x: Axis = "steps",
+) -> Path:
     """Draw several runs: mean and 95 % interval over those that differ only in their seed.
 
-    plot_runs([Path("runs/a"), Path("runs/b")], out=Path("compare.png"), labels=["PPO", "mine"])
+    plot_runs([Path("runs/a"), Path("runs/b")], out=Path("compare.pdf"), labels=["PPO", "mine"], metric="entropy")
 
-    `labels`: one for each path; runs of the same label are drawn as one line.
+    `labels`: one for each path; runs of the same label are drawn as one line. The suffix of `out` says its format.
     """
     if not paths:
         raise ConfigError("podium plot: name at least one run")
     if labels is not None and len(labels) != len(paths):
         raise ConfigError(f"labels: {len(labels)} for {len(paths)} runs; give one for each")
-    curves = [read_curve(path) for path in paths]
+    out = out or Path("curves.png")
+    _format(out)  # refused before anything is read
+    curves = [read_curve(path, metric, x) for path in paths]
     groups = group_by_experiment(curves) if labels is None else _group_by_label(curves, labels)
-    figure, axes = _new_figure()
+    figure, axes = _new_figure(metric, x, legend=len(groups) > 1)
     looks = [(style, colour) for style in ("-", "--", ":") for colour in COLOURS]
     for (label, group), (style, colour) in zip(groups.items(), itertools.cycle(looks), strict=False):
         _draw_lines(axes, label, group, colour, style)
@@ -63,10 +74,11 @@ def plot_runs(paths: Sequence[Path], out: Path | None = None, labels: Sequence[s
         if len(group) >= FEWEST_FOR_INTERVAL:
             band = combine(group)
             axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.16, linewidth=0)
-    if len(groups) > 1:
-        axes.legend(frameon=False, fontsize=9.5, labelcolor=INK, loc="best", handlelength=1.6)
+    if len(groups) > 1:  # beside the curves: inside, it would lie on some of them
+        look = {"fontsize": 9, "labelcolor": INK, "handlelength": 1.4, "labelspacing": 0.9}
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.02), **look)
     _write_title(figure, _heading(curves) or "learning curves", _count(groups))
-    return _save(figure, out or Path("curves.png"))
+    return _save(figure, out)
 
 
 def _draw_evaluations(axes: "Axes", evaluations: np.ndarray) -> None:
@@ -80,12 +92,16 @@ def _draw_evaluations(axes: "Axes", evaluations: np.ndarray) -> None:
 
 def _draw_lines(axes: "Axes", label: str, group: list[Curve], colour: str, style: str) -> None:
     if len(group) == 1:
-        axes.plot(group[0].steps, smooth(group[0].returns), style, color=colour, linewidth=1.8, label=label)
+        axes.plot(group[0].steps, smooth(group[0].returns), style, color=colour, linewidth=1.8, label=_wrap(label))
         return
     for curve in group:
         axes.plot(curve.steps, smooth(curve.returns), color=colour, linewidth=0.7, alpha=0.3)
     band = combine(group)
-    axes.plot(band.steps, band.mean, style, color=colour, linewidth=2.2, label=f"{label} ({len(group)} seeds)")
+    axes.plot(band.steps, band.mean, style, color=colour, linewidth=2.2, label=_wrap(f"{label} ({len(group)} seeds)"))
+
+
+def _wrap(label: str) -> str:
+    return "\n".join(textwrap.wrap(label, LABEL_WIDTH))
 
 
 def _count(groups: Mapping[str, list[Curve]]) -> str:
@@ -126,16 +142,16 @@ def _facts(curve: Curve) -> list[str]:
     return facts + ([f"{speed:,.0f} steps/s"] if speed else [])
 
 
-def _new_figure() -> "tuple[Figure, Axes]":
+def _new_figure(metric: str = RETURN, x: Axis = "steps", legend: bool = False) -> "tuple[Figure, Axes]":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(8, 4.8), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.1, 0.13, 0.86, 0.7))
-    axes.set_xlabel("environment steps", color=GREY, fontsize=10)
-    axes.set_ylabel("episode return", color=GREY, fontsize=10)
+    axes = figure.add_axes((0.1, 0.13, 0.63 if legend else 0.86, 0.7))
+    axes.set_xlabel("environment steps" if x == "steps" else "seconds of training", color=GREY, fontsize=10)
+    axes.set_ylabel(metric.replace("_", " "), color=GREY, fontsize=10)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -151,10 +167,18 @@ def _write_title(figure: "Figure", title: str, caption: str) -> None:
     figure.text(0.1, 0.87, caption, fontsize=9.5, color=GREY)
 
 
+def _format(path: Path) -> str:
+    """By the suffix; without one, png."""
+    kind = path.suffix.lower().removeprefix(".") or "png"
+    if kind not in FORMATS:
+        raise ConfigError(f"--out {path}: a picture's name must end in .png, .pdf or .svg")
+    return kind
+
+
 def _save(figure: "Figure", path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png")
+        figure.savefig(path, format=_format(path))
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
     return path
