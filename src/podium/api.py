@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from podium.core import settings
 from podium.core.callback import Callback
+from podium.core.changes import change_experiment
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
 from podium.runs.directory import RunDirectory, find_run
@@ -135,6 +136,7 @@ def resume(
     total_steps: int | None = None,
     wall_s: float | None = None,
     target_return: float | None = None,
+    set: Overrides = (),
     on_report: "OnReport | None" = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
@@ -143,18 +145,16 @@ def resume(
     """Go on with a run from its newest checkpoint that can be read, or from its start if it has none yet.
 
     `total_steps`, `wall_s` and `target_return` move its limits, counted from its start; `math.inf` takes away either of
-    the last two.
+    the last two. `set` changes what may change: limits, evaluation, checkpoint, and traced hyper-parameters such as
+    algorithm.learning_rate.
     """
     directory, factory = _find(run, root), _factory(run)
     experiment = settings.read_experiment(directory.experiment_toml)
-    limits = experiment.limits
-    if total_steps is not None:
-        limits = replace(limits, total_steps=total_steps)
-    if wall_s is not None:
-        limits = replace(limits, wall_s=None if wall_s == math.inf else wall_s)
-    if target_return is not None:
-        limits = replace(limits, target_return=None if target_return == math.inf else target_return)
-    experiment = replace(experiment, limits=limits)
+    given = {"total_steps": total_steps, "wall_s": wall_s, "target_return": target_return}
+    limits = {
+        f"limits.{name}": None if value == math.inf else value for name, value in given.items() if value is not None
+    }
+    experiment = change_experiment(change_experiment(experiment, set), limits)
     from podium.launch import session
     from podium.launch.plan import make_plan
 

@@ -41,10 +41,15 @@ def test_without_a_worker_the_logs_are_listed(tmp_path: Path, capsys: pytest.Cap
     ]
 
 
-def test_a_run_in_one_process_has_no_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(tmp_path)
+def test_of_a_run_in_one_process_its_own_log_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory.create(tmp_path, "alone", "stem")
+    run.experiment_toml.write_text("seed = 0\n")
     assert main(["logs", "--root", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "run mine has no logs: its workers share one process\n"
+    assert capsys.readouterr().out == "run alone has no logs yet\n"
+    run.log.write_text("compiling\ntraining\ndone\n")
+    for args in ([], ["-f"]):
+        assert main(["logs", "-n", "2", *args, "--root", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == "training\ndone\n"
 
 
 def test_the_last_lines_of_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

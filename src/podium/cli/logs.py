@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.2
 LAST_WIDTH = 80
 SHOWN = 10
+RUN_LOG = "log.txt"
 
 
 @dataclass(frozen=True)
 class Logs(Command):
-    """Show what a worker of a run wrote; without a worker, which logs there are."""
+    """Show what a worker of a run wrote; without a worker, which logs there are, or log.txt of a run in one process."""
 
     EXAMPLES: ClassVar[str] = """\
   podium logs NAME                                      the logs of a run, with their last lines
@@ -56,24 +57,30 @@ class Logs(Command):
         logs = find_logs(run)
         if self.worker is not None and self.worker not in logs:
             names = ", ".join([*logs][:SHOWN]) + (", ..." if len(logs) > SHOWN else "")
-            there_are = f"; there are: {names}" if logs else "; it has none: its workers share one process"
+            there_are = f"; there are: {names}" if logs else "; it has none yet"
             raise ConfigError(f"run {run.name} has no log of {self.worker!r}{suggest(self.worker, logs) or there_are}")
+        worker = RUN_LOG if RUN_LOG in logs else self.worker
         if self.follow:
-            return follow_logs(run, self.worker, count)
-        if self.worker is not None:
-            for line in last_lines(logs[self.worker], count):
+            return follow_logs(run, worker, count)
+        if worker is not None:
+            for line in last_lines(logs[worker], count):
                 print(line)
             return 0
         return list_logs(run, logs)
 
 
 def find_logs(run: "RunDirectory") -> dict[str, Path]:
-    """The log of each worker that has one, in order of role and index: actor-2 comes before actor-10."""
+    """The log of each worker that has one, in order of role and index: actor-2 comes before actor-10.
+
+    Workers that share one process have none: then it is the run's own, log.txt.
+    """
 
     def order(path: Path) -> tuple[str, int, str]:
         role, _, index = path.stem.rpartition("-")
         return role, int(index) if index.isdecimal() else 0, index
 
+    if not run.logs.is_dir() and run.log.is_file():
+        return {RUN_LOG: run.log}
     return {path.stem: path for path in sorted(run.logs.glob("*.log"), key=order)}
 
 
@@ -82,7 +89,7 @@ def list_logs(run: "RunDirectory", logs: dict[str, Path]) -> int:
     from podium.runs.tail import last_lines
 
     if not logs:
-        print(f"run {run.name} has no logs: its workers share one process")
+        print(f"run {run.name} has no logs yet")
         return 0
     rows = [
         [worker, _size(path.stat().st_size), "".join(last_lines(path, 1))[:LAST_WIDTH]] for worker, path in logs.items()

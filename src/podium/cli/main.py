@@ -12,6 +12,7 @@ from podium.cli.logs import Logs
 from podium.cli.machine import Bench, Doctor
 from podium.cli.processes import Ps, Stop
 from podium.cli.results import Eval, Plot, Runs
+from podium.cli.run_files import Rm, Show
 from podium.cli.train import Resume, Train
 from podium.core.errors import ConfigError, PodiumError
 from podium.core.imports import suggest
@@ -22,6 +23,8 @@ COMMANDS: dict[str, type[Command]] = {
     "eval": Eval,
     "plot": Plot,
     "runs": Runs,
+    "show": Show,
+    "rm": Rm,
     "ps": Ps,
     "logs": Logs,
     "stop": Stop,

@@ -160,6 +160,7 @@ class Resume(Command):
     EXAMPLES: ClassVar[str] = """\
   podium resume                                         the latest run, to the end that it had
   podium resume NAME --total-steps 2e6                  a run that is done, for longer
+  podium resume NAME --set algorithm.learning_rate=1e-4 with another learning rate
   podium resume NAME --target-return none               one that reached its return, to its last step"""
 
     name: Positional[Annotated[str, flag("[RUN]", "(default: latest)")]] = "latest"
@@ -170,6 +171,8 @@ class Resume(Command):
     """A new end, in seconds of training from the run's beginning."""
     target_return: Annotated[str | None, flag("R|none")] = None
     """A new return to end at."""
+    set: UseAppendAction[Annotated[tuple[str, ...], flag("KEY=VALUE ...")]] = ()
+    """Change limits.*, evaluation.*, checkpoint.* and traced hyper-parameters: algorithm.learning_rate=1e-4."""
     metrics_port: Annotated[str | None, flag("PORT")] = None
     """Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
@@ -188,7 +191,7 @@ class Resume(Command):
 
         import podium.api as api
 
-        run = api.resume(self.name, root=self.root, **limits, progress=not self.quiet, **port)
+        run = api.resume(self.name, root=self.root, set=self.set, **limits, progress=not self.quiet, **port)
         return tell_end([run], self.quiet)
 
 

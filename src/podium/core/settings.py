@@ -92,6 +92,16 @@ def build_experiment(tree: Mapping[str, Any]) -> Experiment:
     return _build(values, algorithm)
 
 
+def build_values(
+    before: Mapping[str, Any], fields: Mapping[str, ConfigField], settings: Sequence[Setting], algorithm: str
+) -> tuple[Experiment, dict[str, Any]]:
+    """An experiment of values by path with settings put in, and these values."""
+    values = dict(before)
+    for setting in settings:
+        _apply(setting, values, fields)
+    return _build(values, algorithm), values
+
+
 def read_experiment(source: Path | str) -> Experiment:
     """The experiment in a run's experiment.toml, or in the text of one."""
     return build_experiment(load(source))

@@ -227,6 +227,11 @@ class RunDirectory:
         with file:
             return None if _try_lock(file, fcntl.LOCK_SH) else _read_holder(file)
 
+    def remove(self) -> None:
+        """Remove the run and all that is in its directory; ConfigError if a process holds it."""
+        with self.hold():
+            _remove(self.path)
+
     def require_writable(self, folder: str = "") -> None:
         """Raise ConfigError unless files can be made here, or in a folder of it, which is made.
 
