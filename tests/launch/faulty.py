@@ -46,6 +46,7 @@ class Faulty(gymnasium.Env):
                 threading.Event().wait()
             observation = np.zeros(7, np.float32) if self.how == "shape" else observation
             reward = {"nan": float("nan"), "reward None": None}.get(self.how, reward)
+            observation = observation * np.float32("nan") if self.how == "nan seen" else observation
             if self.how == "four":
                 return observation, reward, False, {}
         return observation, reward, self.count == 8 and self.how != "endless", False, {}

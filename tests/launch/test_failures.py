@@ -33,31 +33,41 @@ def fail(root: Path, capsys: pytest.CaptureFixture[str], **settings: object) -> 
     return run, capsys.readouterr().err
 
 
-def test_nan_in_the_loss_stops_the_run_names_the_metric_and_keeps_the_last_good_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("how", "what"), [("nan", "a reward"), ("nan seen", "an observation")])
+def test_nan_of_an_environment_is_told_with_its_place_and_the_last_good_checkpoint_stays(
+    how: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, said = fail(tmp_path, capsys, env__kwargs='{how="nan",at=90}', checkpoint__every_updates=2)
+    run, said = fail(tmp_path, capsys, env__kwargs=f'{{how="{how}",at=90}}', checkpoint__every_updates=2)
     (line,) = said.splitlines()
-    update = int(re.search(r"error: loss is nan at update (\d+)", line)[1])
+    # Each ninth call only resets: the 90th step comes after eleven of them.
+    place = rf"environment 0 \(launch.faulty:make, seed \d+\) gave {what} that is not finite, at its step 101:"
+    assert re.match(f"error: {place} what it computes is at fault, not the training", line)
     newest = checkpoints(run.path)[-1]
-    assert newest < update
-    assert f"checkpoint {newest} is kept" in line
-    policy = podium.load(run)
-    assert policy.update == newest
+    assert podium.load(run).update == newest <= 6
     assert np.isfinite(podium.evaluate(run, episodes=2).mean)
 
 
-def test_a_fused_run_stops_at_nan_too(tmp_path: Path) -> None:
+def test_nan_of_a_fused_environment_is_told_with_its_place_too(tmp_path: Path) -> None:
     settings = tiny(env__kwargs={"at": 80}, topology__dispatch=2, checkpoint__every_updates=2)
-    with pytest.raises(podium.TrainingError, match=r"loss is nan at update 6 .*checkpoint 4 is kept"):
+    told = r"environment 0 \(.*make_jax, seed 0 of the run\) gave a reward that is not finite, at its step 81"
+    with pytest.raises(podium.EnvError, match=told):
         podium.train("ppo", faulty.make_jax, name="run", set=settings, root=tmp_path, progress=False, track=())
     run = podium.Run(tmp_path / "run", faulty.make_jax)
     assert podium.load(run).update == 4
     assert run.summary["status"] == "failed"
     assert run.summary["samples"] == {
         **dict.fromkeys(("stale", "lost", "undone", "in_flight", "unexplained"), 0),
-        **dict.fromkeys(("produced", "trained"), 6 * 64),
+        **dict.fromkeys(("produced", "trained"), 5 * 64),
     }
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint_that_stays(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path / "checkpoints") as saved, MetricsLog(tmp_path, track=()) as log:
+        recorder = Recorder(podium.Experiment(), log, Progress(1, False), saved, Counts(), threading.Event())
+        recorder.report(1, {"loss": 0.5}, [])
+        recorder.save({"train": {"weight": np.ones(2, np.float32)}})
+        with pytest.raises(podium.TrainingError, match=r"loss is nan at update 2 \(kl too\).*checkpoint 1 is kept"):
+            recorder.report(1, {"loss": math.nan, "kl": math.inf}, [])
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf"])
@@ -165,7 +175,9 @@ def test_the_command_itself_exits_with_1_and_leaves_no_process(tmp_path: Path) -
 
 
 def test_a_failed_run_resumes_from_the_checkpoint_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, _ = fail(tmp_path, capsys, env__kwargs='{how="nan",at=90}', checkpoint__every_updates=2)
+    # In turns with the learner: five updates are made before the sixth fragment fails, and the fourth is saved.
+    settings = {"checkpoint__every_updates": 2, "topology__staleness": 0}
+    run, _ = fail(tmp_path, capsys, env__kwargs='{how="nan",at=75}', **settings)
     failed = run.summary["samples"]
     podium.resume(run, total_steps=run.summary["env_steps"] + 1, progress=False)
     resumed = run.summary["samples"]

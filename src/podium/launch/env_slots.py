@@ -24,9 +24,12 @@ def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnatio
     rollouts = plan.algorithm.rollouts
     exploration = rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
 
+    seeds = _seeds(plan, update, incarnation)
+    names = [f"environment {i} ({plan.experiment.env.id}, seed {seed})" for i, seed in enumerate(seeds)]
+
     def make(number: int, env: HostEnv) -> EnvSlot:
-        mine = exploration[number * plan.rows : (number + 1) * plan.rows]
-        return EnvSlot(number, env, layouts, rollouts.discount, update, mine)
+        mine = slice(number * plan.rows, (number + 1) * plan.rows)
+        return EnvSlot(number, env, layouts, rollouts.discount, update, exploration[mine], names[mine])
 
     return _make_each(plan, actor, update, incarnation, make)
 
@@ -47,11 +50,7 @@ def make_individual_slots(
 def _make_each(
     plan: Plan, actor: int, update: int, incarnation: int, make: Callable[[int, HostEnv], AnySlot]
 ) -> list[AnySlot]:
-    """Seeds belong to environments, whoever steps them. A resumed run or a restarted actor has other ones: it would
-    repeat its episodes.
-    """
-    entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
-    seeds = np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
+    seeds = _seeds(plan, update, incarnation)
     slots = []
     with ExitStack() as stack:
         for number in share(plan.slots, plan.actors, actor):
@@ -60,6 +59,15 @@ def _make_each(
             slots.append(make(number, env))
         stack.pop_all()
     return slots
+
+
+def _seeds(plan: Plan, update: int, incarnation: int) -> np.ndarray:
+    """Seeds belong to environments, whichever actor steps them.
+
+    A resumed run or a restarted actor has other ones: it would repeat its episodes.
+    """
+    entropy = [plan.experiment.seed, update, *([incarnation] if incarnation else [])]
+    return np.random.SeedSequence(entropy).generate_state(plan.experiment.env.num_envs) >> 1  # libraries take 31 bits
 
 
 def keeps_env_snapshots(plan: Plan) -> bool:

@@ -19,7 +19,7 @@ from podium.ops.random_keys import random_keys, run_key
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
 from podium.runs.summary import Samples
-from podium.workers.fused import Fused, FusedState
+from podium.workers.fused import FAULT, Fused, FusedState
 from podium.workers.layout import make_layouts
 from podium.workers.population import Population
 from podium.workers.replay_learner import start_store
@@ -86,6 +86,8 @@ def run_fused(plan: Plan, recorder: Recorder, progress: Progress, state: Tree, a
         rows = list(fused.rows_of(dispatched))
         recorder.measure_rate(sum(steps for steps, _, _ in rows))
         for steps, metrics, episodes in rows:
+            if (code := int(metrics.pop(FAULT, 0))) and isinstance(fused, Fused):
+                raise EnvError(fused.describe_fault(code, recorder.counts.updates))
             produced += steps
             recorder.report(steps, metrics, episodes)
         if recorder.checkpoint_due() or recorder.ended is not None:

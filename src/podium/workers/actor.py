@@ -138,6 +138,7 @@ class Actor:
         self._asked += 1
 
     def _commit(self, slot: EnvSlot) -> None:
+        slot.refuse_not_finite()
         page, slot.page = slot.page, None
         assert page is not None
         assert slot.version is not None

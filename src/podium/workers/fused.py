@@ -21,8 +21,11 @@ from podium.envs.jax_wrappers import BatchedJaxEnv
 from podium.ops.compiling import jit_learning
 from podium.ops.random_keys import random_keys, run_key
 from podium.workers import rollout
+from podium.workers.finite import REWARD, decode_fault, describe_fault, encode_fault
 
 AXIS = "rows"
+FAULT = "fault"
+"""A metric that is no metric: where the fragment has a number that is not finite (`workers.finite`), or 0."""
 STEPS_PER_DISPATCH, PIXELS_PER_DISPATCH, UPDATES_PER_DISPATCH = 16_384, 1_024, 256
 """Of vectors, of images, and updates from replay: what a core does in about a second with a network of usual size."""
 
@@ -146,6 +149,13 @@ class Fused:
                 list(zip(returns.tolist(), lengths.tolist(), strict=True)),
             )
 
+    def describe_fault(self, code: int, update: int) -> str:
+        """What the metric `FAULT` of the update after so many says, if it is not 0."""
+        env, length = self._experiment.env, self._algorithm.rollouts.length
+        t, row, kind = decode_fault(code, length, env.num_envs)
+        name = f"environment {row} ({env.id}, seed {self._experiment.seed} of the run)"
+        return describe_fault(name, kind, update * length + t + (kind == REWARD))
+
     def dispatch(self, state: FusedState, budget: int) -> tuple[FusedState, Dispatched]:
         """Several iterations, or until so many env steps are made."""
         return self._compiled(state, self._key, np.int32(min(budget, 2**31 - 1)))
@@ -185,6 +195,8 @@ class Fused:
         train, store, metrics = learning.learn(self._algorithm, state.train, state.store, fragment, learn_key, axis)
         valid = jnp.sum(fragment.valid, dtype=jnp.int32)
         valid = valid if axis is None else jax.lax.psum(valid, axis)
+        fault = encode_fault(fragment, state.rows.env_id, self._experiment.env.num_envs)
+        metrics = metrics | {FAULT: fault if axis is None else jax.lax.pmax(fault, axis)}
         after = FusedState(train, rows, state.update + 1, store)
         return after, Dispatched(jnp.ones((), bool), valid, metrics, episodes)
 

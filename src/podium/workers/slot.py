@@ -1,17 +1,20 @@
 """A slot: some environments that are stepped together, and the fragment that they fill."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from podium.core.errors import EnvError
 from podium.core.types import Fragment, Tree
 from podium.envs.interface import HostEnv, TimeStep
 from podium.protocol.schema import Version
 from podium.protocol.streams import Buffer
 from podium.workers.action_sources import Choice
 from podium.workers.env_snapshots import EnvSnapshots
+from podium.workers.finite import REWARD, describe_fault, find_fault
 from podium.workers.layout import ActRequest, Episodes, Layouts
 
 
@@ -56,11 +59,13 @@ class EnvSlot:
         discount: float,
         fragment: int = 0,
         exploration: np.ndarray | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         rows = env.num_envs
         self.number = number
         self.env = env
         self.env_ids = np.arange(number * rows, (number + 1) * rows, dtype=np.uint32)
+        self._names = names  # of the environments, for errors
         self.fragment = fragment
         self.begun = 0  # fragments
         self.page: Page | None = None
@@ -137,6 +142,15 @@ class EnvSlot:
             self._write_outcome(page, self.t - 1)
             self._write_observation(page, self.t)  # what the policy will see first in the next fragment
         return valid
+
+    def refuse_not_finite(self) -> None:
+        """Before a full fragment is sent: EnvError if an environment gave a number in it that is not finite."""
+        page = self._open()
+        if (fault := find_fault(page.fragment)) is not None:
+            t, row, kind = fault
+            step = (self.begun - 1) * len(page.fragment.reward) + t + (kind == REWARD)
+            name = self._names[row] if self._names else f"environment {self.env_ids[row]}"
+            raise EnvError(describe_fault(name, kind, step))
 
     def unfinished(self) -> int:
         """Valid steps in the open fragment, counted in its array."""
