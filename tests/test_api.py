@@ -7,19 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
 import podium
 from launch import faulty
 from launch.commands import TINY, digest, flags, tiny
+from podium.algorithms import ppo
 from podium.cli.main import main
 from podium.cli.train import tell_end
 from podium.core.algorithm_configs import PPOConfig
+from podium.core.config import NetworkConfig
 from podium.core.settings import read_experiment, resolve
 from podium.launch import training
 from podium.launch.plan import make_plan
 from podium.launch.recording import adopt
+from podium.networks import network as networks
 from podium.runs.directory import RunDirectory
 from podium.runs.leaves import params_digest
 from podium.runs.metrics import read_metrics
@@ -217,3 +221,38 @@ def test_a_dry_run_shows_the_experiment_and_starts_nothing(tmp_path: Path, monke
     assert "total_steps = 5000" in shown
     assert "mode fused: the environment is a JAX function" in shown
     assert list(tmp_path.iterdir()) == []
+
+
+def half_network(config: object, spec: object, num_outputs: int) -> object:
+    """A network of a user's own, by the function itself."""
+    return networks.make(NetworkConfig(hidden=(5,)), spec, num_outputs)
+
+
+def own_algorithm(config: PPOConfig, experiment: podium.Experiment, spec: object) -> object:
+    """An algorithm of a user's own: PPO."""
+    return ppo.make(config, experiment, spec)
+
+
+def shorten(env: gymnasium.Env) -> gymnasium.Env:
+    """A wrapper of a user's own."""
+    return gymnasium.wrappers.TimeLimit(env, 4)
+
+
+def test_algorithm_network_and_wrappers_are_functions_or_their_names(tmp_path: Path) -> None:
+    settings = tiny(network__factory=half_network, env__wrappers=[shorten])
+    options = {"total_steps": 64, "root": tmp_path} | QUIET
+    run = podium.train(own_algorithm, make_local, set=settings, **options)
+    assert run.summary["episode_return"]["mean"] == 4
+    shapes = {leaf.shape[0] for leaf in jax.tree.leaves(podium.load(run).params.network) if leaf.ndim == 2}
+    assert 5 in shapes
+    with pytest.raises(podium.ConfigError, match=r"algorithm = .*<lambda>: no name leads to it; must be a function"):
+        podium.train(lambda *_: None, make_local, set=settings, **options)
+    with pytest.raises(podium.ConfigError, match=r"network\.factory = .*<lambda>: no name leads to it"):
+        podium.train("ppo", make_local, set=tiny(network__factory=lambda *_: None), **options)
+
+
+def test_what_a_script_defines_does_not_travel_to_other_processes(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "half_network", half_network, raising=False)
+    settings = tiny(network__factory="__main__:half_network", topology__transport="shm")
+    with pytest.raises(podium.ConfigError, match=r"network\.factory = __main__:half_network: is of this script"):
+        train("gymnasium:CartPole-v1", tmp_path, set=settings)

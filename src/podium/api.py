@@ -16,6 +16,7 @@ from podium.core.callback import Callback
 from podium.core.changes import change_experiment
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
+from podium.core.imports import find_path
 from podium.runs.directory import RunDirectory, find_run
 from podium.runs.summary import read_summary
 
@@ -57,7 +58,7 @@ class Evaluation:
 
 
 def train(
-    algorithm: str | Experiment | None = None,
+    algorithm: str | Experiment | Callable | None = None,
     env: str | Callable | None = None,
     *,
     name: str | None = None,
@@ -76,11 +77,12 @@ def train(
     progress: bool = True,
     metrics_port: int | None = None,
 ) -> Run:
-    """Train, and return the run. `algorithm` may be a whole `podium.Experiment`.
+    """Train, and return the run. `algorithm` may be a whole `podium.Experiment`, or a function that makes yours.
 
     `env` is an id, a Python path, or a callable that makes a Gymnasium, host or JAX environment.
     `topology` is an architecture by name: impala, seed, decoupled.
-    `set` takes what `--set` takes: {"algorithm.learning_rate": 1e-3} or ["algorithm.learning_rate=1e-3"].
+    `set` takes what `--set` takes: {"algorithm.learning_rate": 1e-3} or ["algorithm.learning_rate=1e-3"]; where that is
+    a Python path, the function itself will do: {"network.factory": make_network, "env.wrappers": [wrap]}.
     `on_report` is called with each row of metrics.jsonl; if it returns False, the run stops.
     `callbacks` are objects of classes that extend `podium.Callback`: docs/callbacks.md.
     `metrics_port` serves the run's figures to Prometheus.
@@ -105,7 +107,7 @@ def train(
 
 
 def train_seeds(
-    algorithm: str | Experiment | None, env: str | Callable | None = None, *, seeds: int, **options: Any
+    algorithm: str | Experiment | Callable | None, env: str | Callable | None = None, *, seeds: int, **options: Any
 ) -> list[Run]:
     """The same experiment with seeds 0 to `seeds` - 1, one run after the other: NAME-seed0, NAME-seed1, ..."""
     name = options.pop("name", None)
@@ -113,7 +115,7 @@ def train_seeds(
 
 
 def dry_run(
-    algorithm: str | Experiment | None = None,
+    algorithm: str | Experiment | Callable | None = None,
     env: str | Callable | None = None,
     *,
     total_steps: int | None = None,
@@ -223,7 +225,7 @@ def evaluate(
 
 
 def _plan(
-    algorithm: str | Experiment | None,
+    algorithm: str | Experiment | Callable | None,
     env: str | Callable | None,
     total_steps: int | None,
     seed: int | None,
@@ -233,6 +235,8 @@ def _plan(
     overrides: Overrides,
 ) -> "Plan":
     env_id, factory = _read_env(env)
+    if callable(algorithm):
+        algorithm = find_path(algorithm, "algorithm")
     if isinstance(algorithm, Experiment):
         if config is not None or overrides or topology is not None:
             raise ConfigError("config, topology and set go with a name: an Experiment is complete, so change it")
@@ -249,7 +253,7 @@ def _plan(
             preset=preset,
             topology=topology,
             config=config,
-            overrides=overrides,
+            overrides=_name_callables(overrides),
             total_steps=total_steps,
             seed=seed,
         )
@@ -272,6 +276,15 @@ def _read_env(env: Any) -> tuple[str | None, Callable | None]:
     from podium.envs.instances import read_instance
 
     return read_instance(env)
+
+
+def _name_callables(overrides: Any, field: str = "set") -> Any:
+    """Settings with the Python path in the place of each function."""
+    if isinstance(overrides, Mapping):
+        return {name: _name_callables(value, str(name)) for name, value in overrides.items()}
+    if isinstance(overrides, list | tuple):
+        return [_name_callables(value, field) for value in overrides]
+    return find_path(overrides, field) if callable(overrides) else overrides
 
 
 def _factory(run: str | Path | Run) -> Callable | None:

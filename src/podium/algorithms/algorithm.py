@@ -163,9 +163,7 @@ class Algorithm(NamedTuple):
     memory: Callable  # (params, B) -> memory at an episode's start; () if there is none
     act: Callable  # (params, memory, ActInput, greedy) -> (action, extras, memory)
     update: Callable  # (TrainState, batch, key, axis=None) -> (TrainState, metrics, feedback)
-    observe: Callable | None = (
-        None  # (TrainState, Fragment, axis=None) -> TrainState: as it is put into a replay buffer
-    )
+    observe: Callable | None = None  # (TrainState, Fragment, axis=None) -> TrainState, as replay takes a fragment in
     notes: tuple[str, ...] = ()  # what a user should know of these settings before the run
 
     @property

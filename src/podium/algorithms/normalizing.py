@@ -54,7 +54,7 @@ def normalize_observations(algorithm: Algorithm) -> Algorithm:
         seen = jax.tree.map(lambda x: x[:-1], fragment.obs)
         return state._replace(observations=statistics.update(state.observations, seen, fragment.valid, axis))
 
-    return Algorithm(algorithm.experience, init, params, memory, act, update, observe)
+    return algorithm._replace(init=init, params=params, memory=memory, act=act, update=update, observe=observe)
 
 
 def _normalize_rows(observations: RunningStatistics, rows: Transitions | Fragment) -> Any:

@@ -15,18 +15,17 @@ from podium.core.specs import EnvSpec
 from podium.core.user_frames import refusing
 
 
-def make(experiment: Experiment, spec: EnvSpec, factory: Callable[..., Any] | None = None) -> Algorithm:
+def make(experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """The algorithm of `experiment` for environments of `spec`, with its schedules.
 
     A user's own is a function `(config, experiment, spec) -> Algorithm`; the annotation of `config`,
-    a subclass of AlgorithmConfig, says which fields `--set algorithm.…` takes. `factory` is such a function that no
-    Python path leads to.
+    a subclass of AlgorithmConfig, says which fields `--set algorithm.…` takes.
     """
     config = experiment.algorithm
-    if factory is None and config.name in ALGORITHMS:
+    if config.name in ALGORITHMS:
         algorithm = importlib.import_module(f"podium.algorithms.{config.name}").make(config, experiment, spec)
     else:
-        algorithm = _make_own(experiment, spec, factory or load_path(config.name, "algorithm.name"))
+        algorithm = _make_own(experiment, spec, load_path(config.name, "algorithm.name"))
     if isinstance(config, OffPolicyConfig) and config.normalize_observations:
         algorithm = normalize_observations(algorithm)
     return schedules.apply(algorithm, experiment)

@@ -49,6 +49,19 @@ def load_module(name: str, path: str, field: str) -> Any:
             raise
 
 
+def find_path(thing: Any, field: str) -> str:
+    """The Python path of a function or class, `my_module:thing`: of a script or notebook it is `__main__:thing`.
+
+    Raises:
+        ConfigError: no path leads to it, as with a lambda or a function within a function.
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", type(thing).__name__)
+    if getattr(sys.modules.get(module or ""), name, None) is not thing:
+        right = "must be a function or class at the top of a module, a script or a notebook"
+        raise ConfigError(f"{field} = {name}: no name leads to it; {right}")
+    return f"{module}:{name}"
+
+
 def suggest(name: str, known: Iterable[str], most: int = 3) -> str:
     """The nearest known names as the end of a sentence, or nothing. What was typed is never among them.
 

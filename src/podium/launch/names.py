@@ -13,6 +13,18 @@ def is_importable(experiment: Experiment, factory: Callable) -> bool:
     return module != "__main__" and getattr(sys.modules.get(module), name, None) is factory
 
 
+def names_of_this_program(experiment: Experiment) -> list[str]:
+    """Algorithm, network, wrappers and schedules that only the program that runs now has, as `field = name`."""
+    named = {
+        "algorithm": [experiment.algorithm.name],
+        "network.factory": [experiment.network.factory],
+        "env.wrappers": experiment.env.wrappers,
+        "algorithm.schedules": experiment.algorithm.schedules.values(),
+    }
+    pairs = ((field, name) for field, names in named.items() for name in names)
+    return [f"{field} = {name}" for field, name in pairs if isinstance(name, str) and name.startswith("__main__")]
+
+
 def are_known_everywhere(experiment: Experiment, env: ResolvedEnv) -> bool:
     """Whether all names lead somewhere in a fresh process, for sure: not to what a script defines, or registers with
     Gymnasium.

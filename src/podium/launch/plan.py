@@ -18,7 +18,7 @@ from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations, replay_keeper
 from podium.launch.devices import configure
-from podium.launch.names import are_known_everywhere, is_importable
+from podium.launch.names import are_known_everywhere, is_importable, names_of_this_program
 from podium.launch.program import draw_program
 from podium.workers.fused import iterations_per_dispatch
 from podium.workers.individual_records import BATCHES
@@ -148,6 +148,11 @@ def make_plan(
         )
     if workers and learns:
         replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots, transport)
+    if transport != MEMORY.name and (lost := names_of_this_program(experiment)):
+        raise ConfigError(
+            f"{lost[0]}: is of this script or notebook, and workers in other processes cannot import it; put it in a "
+            "module, or use topology.transport=memory"
+        )
     if transport != MEMORY.name and not importable:
         raise ConfigError(
             f"env = {experiment.env.id}: actors in other processes cannot import it; put it in a module and name it "
