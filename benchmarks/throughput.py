@@ -9,10 +9,13 @@ several rounds in one run, and what counts is the ratio within a run. Let nothin
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import contest
 import venvs
+
+from podium.core.extras import install_line
 
 HERE = Path(__file__).parent
 CONTENDERS = {
@@ -56,6 +59,11 @@ def main() -> None:
     parser.add_argument("--workload", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
     parser.add_argument("--against", metavar="COMMIT", help="an earlier commit, in place of peers")
     arguments = parser.parse_args()
+    needs = {"envpool": "halfcheetah", "gymnax": "cartpole"}
+    for library, work in needs.items():
+        wanted = any(workload.startswith(work) for workload in arguments.workload) and "podium" not in arguments.skip
+        if wanted and find_spec(library) is None:
+            raise SystemExit(f"error: podium bench throughput: {library} is not installed: {install_line(library)}")
     contenders = dict.fromkeys(CONTENDERS, ("podium",)) if arguments.against else CONTENDERS
     commands = {
         workload: {c: command(c, workload, arguments.seconds) for c in contenders[workload] if c not in arguments.skip}

@@ -256,3 +256,12 @@ def test_what_a_script_defines_does_not_travel_to_other_processes(tmp_path: Path
     settings = tiny(network__factory="__main__:half_network", topology__transport="shm")
     with pytest.raises(podium.ConfigError, match=r"network\.factory = __main__:half_network: is of this script"):
         train("gymnasium:CartPole-v1", tmp_path, set=settings)
+
+
+def test_misuse_is_refused_with_what_would_be_right() -> None:
+    with pytest.raises(podium.ConfigError, match=r"^seeds = \[1, 2\]: must be how many"):
+        podium.api.train_seeds("ppo", "podium:Catch-v0", seeds=[1, 2])
+    with pytest.raises(podium.ConfigError, match=r"^episodes = 0: must be at least 1$"):
+        podium.evaluate("nothing", episodes=0)
+    with pytest.raises(podium.ConfigError, match=r"^track = 'tensorboard': must be a list of names, such as"):
+        podium.train("ppo", "podium:Catch-v0", track="tensorboard")

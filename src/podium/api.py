@@ -110,6 +110,8 @@ def train_seeds(
     algorithm: str | Experiment | Callable | None, env: str | Callable | None = None, *, seeds: int, **options: Any
 ) -> list[Run]:
     """The same experiment with seeds 0 to `seeds` - 1, one run after the other: NAME-seed0, NAME-seed1, ..."""
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+        raise ConfigError(f"seeds = {seeds!r}: must be how many, at least 1; seed=7 trains one run of that seed")
     name = options.pop("name", None)
     return [train(algorithm, env, name=name and f"{name}-seed{seed}", seed=seed, **options) for seed in range(seeds)]
 
@@ -201,6 +203,8 @@ def evaluate(
     `policy` is a run or what `load` gave; `env`, as in `load`, is played in place of the run's own. `deterministic`
     takes the most likely action; False draws actions as in training.
     """
+    if episodes < 1:
+        raise ConfigError(f"episodes = {episodes}: must be at least 1")
     from podium.launch.evaluation import draw_without_a_screen, evaluate_policy, film
     from podium.launch.policy import Policy
 

@@ -222,3 +222,8 @@ def test_advice_is_of_the_algorithm_in_question(algorithm: str, name: str, here:
     with pytest.raises(ConfigError) as caught:
         resolve(algorithm, "Pendulum-v1", overrides=[f"{name}=1"])
     assert str(caught.value) == f"{name} = 1: no such field{here}"
+
+
+def test_settings_that_are_none_are_refused_with_what_would_be_right() -> None:
+    with pytest.raises(ConfigError, match=r"^set = none: must be settings, such as"):
+        resolve("ppo", "CartPole-v1", overrides=None)

@@ -51,7 +51,8 @@ class Train(Command):
     total_steps: Annotated[str | None, flag("N")] = None
     """Environment steps (limits.total_steps)."""
     seed: Annotated[str | None, flag("S")] = None
-    """Everything random follows from it."""
+    """Where random numbers begin. Two runs with one seed are equal bit for bit in fused mode and with
+    topology.staleness=0; else actors and learner overlap, and the runs differ after a few updates."""
     seeds: Annotated[str | None, flag("N")] = None
     """Train N runs, with seeds 0 to N-1: NAME-seed0 and so on, as many at once as there are cores."""
     preset: Annotated[str, flag("NAME|none")] = "auto"

@@ -198,7 +198,8 @@ class Experiment:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     seed: int = 0
-    """Everything random follows from it."""
+    """Where random numbers begin. Two runs with one seed are equal bit for bit in fused mode and with
+    topology.staleness=0; else actors and learner overlap, and the runs differ after a few updates."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:

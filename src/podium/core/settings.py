@@ -109,6 +109,9 @@ def read_experiment(source: Path | str) -> Experiment:
 
 def read_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> list[Setting]:
     """Settings from `["a.b=1"]` as typed, or from `{"a.b": 1}` or `{"a": {"b": 1}}` as Python values."""
+    if not isinstance(overrides, Mapping | Sequence):
+        right = '{"algorithm.gamma": 0.9} or ["algorithm.gamma=0.9"]'
+        raise ConfigError(f"set = {format_value(overrides, quote=True)}: must be settings, such as {right}")
     if isinstance(overrides, str):
         overrides = [overrides]
     if isinstance(overrides, Mapping):

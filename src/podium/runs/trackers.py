@@ -171,6 +171,8 @@ def used_trackers(directory: Path) -> tuple[str, ...]:
 
 def require_trackers(names: Iterable[str]) -> None:
     """Raise ConfigError unless each is known and installed; a run asks before its directory is made."""
+    if isinstance(names, str):
+        raise ConfigError(f"track = {names!r}: must be a list of names, such as [{names!r}]")
     for name in names:
         if name not in TRACKERS:
             raise ConfigError(f"--track {name}: must be {' or '.join(TRACKERS)}{suggest(name, TRACKERS)}")
