@@ -64,7 +64,7 @@ class Parts:
 
     def __init__(self, plan: Plan, state: Tree, fragment: Fragment):
         assert plan.slots == 1, "a fragment is a whole batch"
-        self.rows, self.steps = plan.experiment.env.num_envs, plan.experiment.steps_per_update
+        self.rows, self.steps = plan.num_rows, plan.experiment.rows_per_update(plan.env.spec)
         self.actions = fragment.action
         self.pool = plan.env.make_host(np.arange(self.rows))
         self.pool.reset()
@@ -184,7 +184,7 @@ def collect(plan: Plan, params: Tree, seconds: float) -> tuple[Fragment, float]:
                 else:
                     collected += 1
                 received.release()
-        rate = collected * plan.experiment.steps_per_update / (time.perf_counter() - began)
+        rate = collected * plan.experiment.rows_per_update(plan.env.spec) / (time.perf_counter() - began)
         stop.set()
         thread.join()
     return fragment, rate

@@ -5,6 +5,7 @@ import pytest
 from podium.core.errors import ConfigError
 from podium.core.presets import find_preset, list_presets
 from podium.core.settings import resolve
+from podium.core.specs import Array, Discrete, EnvSpec
 
 TASKS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3"]
 ROBOTS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"]
@@ -17,7 +18,8 @@ def test_every_preset_resolves_and_its_minibatches_fit_the_fragment(name: str) -
     found = resolve(algorithm, env)
     assert found.preset == name
     settings = found.experiment.algorithm
-    assert found.experiment.steps_per_update % (getattr(settings, "minibatch_size", None) or 1) == 0
+    rows = found.experiment.rows_per_update(EnvSpec(Array(()), Discrete(2)))
+    assert rows % (getattr(settings, "minibatch_size", None) or 1) == 0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_environments_explore_by_their_number_in_the_run_whichever_device_they_a
 
     algorithm = dqn.make(config, experiment, toy_env.spec)._replace(act=act)
     rows = jax.jit(lambda: rollout.start(algorithm, env, (), key, num_envs=4))()
-    rows = rows._replace(env_id=rows.env_id + first)
+    rows = rows._replace(row_id=rows.row_id + first)
     collect = jax.jit(lambda rows: rollout.collect(algorithm, env, (), rows, key, 0, num_envs=8))
     _, fragment, _ = collect(rows)
     told = 0.01 ** ((first + np.arange(4)) / 7)

@@ -79,10 +79,10 @@ def make_with(
 ) -> Algorithm:
     """The same with another estimator of advantages, which may allow several passes over a fragment."""
     policy = policies.make(config, experiment, spec)
-    a2c, num_envs = A2C(config, experiment, policy, estimator, passes), experiment.env.num_envs
-    size = experiment.steps_per_update // passes.minibatches
+    a2c = A2C(config, experiment, policy, estimator, passes)
+    size = experiment.rows_per_update(spec) // passes.minibatches
     recurrent = bool(jax.tree.leaves(jax.eval_shape(lambda: policy.network.memory(1))))
-    if recurrent and num_envs % passes.minibatches:
+    if recurrent and a2c.rows % passes.minibatches:
         raise ConfigError(
             f"algorithm.minibatch_size = {size}: with a recurrent network it must be a multiple of "
             f"algorithm.fragment_length = {config.fragment_length}, since minibatches are whole sequences"
@@ -106,6 +106,11 @@ class A2C:
     policy: StochasticPolicy
     estimator: Estimator
     passes: Passes
+
+    @property
+    def rows(self) -> int:
+        """Of a fragment, on all devices together."""
+        return self.policy.spec.rows(self.experiment.env.num_envs)
 
     def init(self, key: jax.Array, spec: EnvSpec, hyper: dict[str, float]) -> TrainState:
         params = self.policy.init(key)
@@ -140,9 +145,9 @@ class A2C:
         if self.passes == ONCE:
             return self.gradient_step(start, state, batch, found, axis)
         items = self.to_items(batch, found)
-        (epochs, steps), (num_envs, count) = self.passes, (self.experiment.env.num_envs, items[1].advantage.shape[1])
+        (epochs, steps), count = self.passes, items[1].advantage.shape[1]
         devices = 1 if axis is None else jax.lax.axis_size(axis)
-        blocks = minibatches.num_blocks(num_envs, count * devices // steps)
+        blocks = minibatches.num_blocks(self.rows, count * devices // steps)
 
         def step(part: OptimizedParams, index: jax.Array) -> tuple[OptimizedParams, dict]:
             rows, found = jax.tree.map(lambda x: x[:, index], items)
@@ -190,7 +195,7 @@ class A2C:
         return descend(part, gradient, self.learning_rate(state), COARSE_ADAM), sums
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        progress = part_done(state.steps, state.hyper[STEP_SHARE])
+        progress = part_done(state.steps, state.hyper[STEP_SHARE]) / len(self.policy.spec.agents)
         return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def prepare(self, state: TrainState, batch: Fragment) -> Fragment:

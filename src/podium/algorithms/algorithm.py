@@ -22,9 +22,9 @@ class Fragments:
     sequences: bool = False  # whether minibatches are whole sequences
     parts: int = 1  # of the parameters: devices can train one each, where that pays
 
-    def blocks(self, num_envs: int) -> int:
-        """Blocks of environments that minibatches are drawn from; each device has whole ones."""
-        return num_blocks(num_envs, self.minibatch // (self.length if self.sequences else 1))
+    def blocks(self, rows: int) -> int:
+        """Blocks of rows that minibatches are drawn from; each device has whole ones."""
+        return num_blocks(rows, self.minibatch // (self.length if self.sequences else 1))
 
     def exploration(self, env_ids: Any, num_envs: int) -> Any:
         """`ActInput.exploration` of these environments."""
@@ -57,9 +57,9 @@ class Replay:
         """Steps of an update."""
         return self.batch_size * (self.length if self.sequences else 1)
 
-    def blocks(self, num_envs: int) -> int:
-        """Blocks of environments; each device has whole ones."""
-        return num_blocks(num_envs, self.minibatch)
+    def blocks(self, rows: int) -> int:
+        """Blocks of rows; each device has whole ones."""
+        return num_blocks(rows, self.minibatch)
 
     def exploration(self, env_ids: Any, num_envs: int) -> Any:
         """`ActInput.exploration` of these environments: from 1 to `spread` by equal factors (Horgan et al., 2018).

@@ -17,7 +17,8 @@ from podium.core.specs import EnvSpec
 
 def make(config: IMPALAConfig, experiment: Experiment, spec: EnvSpec) -> Algorithm:
     """IMPALA for one environment spec."""
-    rows, size = experiment.steps_per_update, config.minibatch_size or experiment.steps_per_update
+    rows = experiment.rows_per_update(spec)
+    size = config.minibatch_size or rows
     if rows % size:
         raise ConfigError(f"algorithm.minibatch_size = {size}: must divide fragment_length x num_envs = {rows}")
     passes = a2c.Passes(config.num_epochs, rows // size)

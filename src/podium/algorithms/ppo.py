@@ -49,7 +49,7 @@ def make_with(estimator: Estimator, config: PPOConfig, experiment: Experiment, s
     """The same with another estimator of advantages: APPO."""
     policy = policies.make(config, experiment, spec)
     ppo = PPO(config, experiment, policy, estimator)
-    _check(config, experiment, policy.network, ppo.recurrent)
+    _check(config, experiment.rows_per_update(spec), policy.network, ppo.recurrent)
     return Algorithm(
         experience=ppo.experience,
         init=ppo.init,
@@ -90,7 +90,8 @@ class PPO:
     @property
     def experience(self) -> Fragments:
         # Devices meet before and after the epochs, which takes as long as to train on some thousand rows.
-        pays = self.trains_apart and self.config.num_epochs * self.experiment.steps_per_update >= ROWS_PER_CORE
+        rows = self.config.num_epochs * self.experiment.rows_per_update(self.policy.spec)
+        pays = self.trains_apart and rows >= ROWS_PER_CORE
         config = self.config
         return Fragments(
             config.fragment_length, config.gamma, config.minibatch_size, self.recurrent, parts=2 if pays else 1
@@ -191,9 +192,9 @@ class PPO:
         self, parts: dict[str, OptimizedParams], start: TrainState, items: Steps, key: jax.Array, axis: str | None
     ) -> tuple[dict[str, OptimizedParams], dict[str, jax.Array]]:
         """Train these parts in minibatches of the items, all items once an epoch."""
-        config, experiment = self.config, self.experiment
-        blocks = self.experience.blocks(experiment.env.num_envs)
-        num_minibatches = experiment.steps_per_update // config.minibatch_size
+        config, spec, experiment = self.config, self.policy.spec, self.experiment
+        blocks = self.experience.blocks(spec.rows(experiment.env.num_envs))
+        num_minibatches = experiment.rows_per_update(spec) // config.minibatch_size
 
         def step(carry: tuple[dict[str, OptimizedParams], jax.Array], minibatch: tuple) -> tuple:
             parts, stopped = carry
@@ -233,7 +234,7 @@ class PPO:
         return descend(part, clip(gradient, start.hyper["max_grad_norm"]), self.learning_rate(start), COARSE_ADAM)
 
     def learning_rate(self, state: TrainState) -> jax.Array:
-        progress = part_done(state.steps, state.hyper[STEP_SHARE])
+        progress = part_done(state.steps, state.hyper[STEP_SHARE]) / len(self.policy.spec.agents)
         return anneal(state.hyper["learning_rate"], self.config.schedule, progress)
 
     def loss(self, parts: dict[str, Tree], start: TrainState, rows: Steps) -> tuple[jax.Array, dict]:
@@ -302,9 +303,8 @@ METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 """What a gradient step on all parts reports."""
 
 
-def _check(config: PPOConfig, experiment: Experiment, network: Network, recurrent: bool) -> None:
+def _check(config: PPOConfig, rows: int, network: Network, recurrent: bool) -> None:
     """Refuse what cannot work, before anything is compiled."""
-    rows = experiment.steps_per_update
     if rows % config.minibatch_size:
         raise ConfigError(
             f"algorithm.minibatch_size = {config.minibatch_size}: must divide fragment_length x num_envs = {rows}"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from podium.core.algorithm_configs import STEP_SHARE, AlgorithmConfig, PPOConfig
 from podium.core.errors import ConfigError
 from podium.core.section import Section
+from podium.core.specs import EnvSpec
 from podium.core.transports import TransportName
 
 FORMAT = 1
@@ -209,7 +210,6 @@ class Experiment:
         """What an algorithm's `init` is given: numbers that are traced, so that changing one compiles nothing."""
         return {**self.algorithm.hyper(), STEP_SHARE: 1 / self.limits.total_steps}
 
-    @property
-    def steps_per_update(self) -> int:
-        """Rows that one update eats: T x B, reset rows included."""
-        return self.algorithm.fragment_length * self.env.num_envs
+    def rows_per_update(self, spec: EnvSpec) -> int:
+        """Steps of rows that one update eats: T x B, reset rows included."""
+        return self.algorithm.fragment_length * spec.rows(self.env.num_envs)

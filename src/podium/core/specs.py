@@ -63,12 +63,23 @@ Action = Discrete | MultiDiscrete | Box
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment takes and gives. `masked`: it tells which actions are legal."""
+    """What an environment takes and gives. `masked`: it tells which actions are legal.
+
+    A *row* is an (environment, agent) pair: an environment's agents stand side by side, in the order of `agents`.
+    """
 
     observation: Observation
     action: Action
     masked: bool = False
     agents: tuple[str, ...] = ("agent",)
+
+    def rows(self, num_envs: int) -> int:
+        """How many rows so many environments have."""
+        return num_envs * len(self.agents)
+
+    def env_steps(self, valid: Any) -> Any:
+        """How many environment steps the valid rows [T, B] are of: an agent took part in them."""
+        return valid.reshape(len(valid), -1, len(self.agents)).any(axis=-1).sum()
 
     @property
     def mask_size(self) -> int:

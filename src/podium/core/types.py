@@ -12,7 +12,7 @@ Tree = Any
 class ActInput(NamedTuple):
     """All that a policy may look at when it acts, for B rows.
 
-    `key` is folded from the run's key, the row's environment id and its step, so the noise of an
+    `key` is folded from the run's key, the row's number and its step, so the noise of an
     action does not depend on how the batch was formed.
     """
 

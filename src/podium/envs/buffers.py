@@ -12,37 +12,37 @@ from podium.envs.interface import TimeStep
 Allocate = Callable[[tuple[int, ...], Any], np.ndarray]
 
 
-def allocate_step(spec: EnvSpec, num_envs: int, allocate: Allocate = np.zeros) -> TimeStep:
+def allocate_step(spec: EnvSpec, rows: int, allocate: Allocate = np.zeros) -> TimeStep:
     """A TimeStep of zeros for B environments: `allocate_step(spec, 8).reward.shape == (8,)`."""
-    rows = (num_envs,)
+    row = (rows,)
     return TimeStep(
-        obs=allocate_observation(spec.observation, num_envs, allocate),
-        reward=allocate(rows, np.float32),
-        terminated=allocate(rows, np.bool_),
-        truncated=allocate(rows, np.bool_),
-        mask=allocate((num_envs, spec.mask_size), np.bool_) if spec.masked else None,
-        episode_return=allocate(rows, np.float32),
-        episode_length=allocate(rows, np.int32),
-        episode_over=allocate(rows, np.bool_),
+        obs=allocate_observation(spec.observation, rows, allocate),
+        reward=allocate(row, np.float32),
+        terminated=allocate(row, np.bool_),
+        truncated=allocate(row, np.bool_),
+        mask=allocate((rows, spec.mask_size), np.bool_) if spec.masked else None,
+        episode_return=allocate(row, np.float32),
+        episode_length=allocate(row, np.int32),
+        episode_over=allocate(row, np.bool_),
     )
 
 
-def allocate_observation(spec: Observation, num_envs: int, allocate: Allocate = np.zeros) -> Tree:
+def allocate_observation(spec: Observation, rows: int, allocate: Allocate = np.zeros) -> Tree:
     """The observation tree with a batch axis in front."""
     if isinstance(spec, Mapping):
-        return {key: allocate_observation(part, num_envs, allocate) for key, part in spec.items()}
-    return allocate((num_envs, *spec.shape), np.dtype(spec.dtype))
+        return {key: allocate_observation(part, rows, allocate) for key, part in spec.items()}
+    return allocate((rows, *spec.shape), np.dtype(spec.dtype))
 
 
-def allocate_actions(spec: Action, num_envs: int, allocate: Allocate = np.zeros) -> np.ndarray:
+def allocate_actions(spec: Action, rows: int, allocate: Allocate = np.zeros) -> np.ndarray:
     """One action a row: int32[B], int32[B, k] or float32[B, *shape]."""
     match spec:
         case Discrete():
-            return allocate((num_envs,), np.int32)
+            return allocate((rows,), np.int32)
         case MultiDiscrete(nvec):
-            return allocate((num_envs, len(nvec)), np.int32)
+            return allocate((rows, len(nvec)), np.int32)
         case Box(shape):
-            return allocate((num_envs, *shape), np.float32)
+            return allocate((rows, *shape), np.float32)
 
 
 def select_rows(step: TimeStep, rows: slice) -> TimeStep:

@@ -27,7 +27,7 @@ class GymnasiumEnv(HostEnv):
         self.num_envs = len(seeds)
         self._rows = GymnasiumRows(make, seeds, self.spec, wrap)
         # two, because what recv returned must outlive the next send
-        self._steps = [allocate_step(self.spec, self.num_envs) for _ in range(2)]
+        self._steps = [allocate_step(self.spec, self.num_rows) for _ in range(2)]
         self._current = 0
 
     def reset(self) -> TimeStep:

@@ -54,7 +54,7 @@ class HostFromJax(HostEnv):
     def __init__(self, env: JaxEnv, seeds: Sequence[int] | np.ndarray) -> None:
         self.spec = env.spec
         self.num_envs = len(seeds)
-        self._actions = allocate_actions(env.spec.action, self.num_envs)
+        self._actions = allocate_actions(env.spec.action, self.num_rows)
         self._device = jax.local_devices(backend="cpu")[0]
         self._jit_reset, self._jit_step = compile_env(env.reset, env.step, env.mask, env.spec.action)
         with jax.default_device(self._device):

@@ -15,7 +15,7 @@ from podium.core.types import Tree
 
 
 class TimeStep(NamedTuple):
-    """What B environments gave back, as NumPy or JAX arrays. `mask` is bool[B, n] of legal actions, or None.
+    """What B rows gave back, as NumPy or JAX arrays. `mask` is bool[B, n] of legal actions, or None.
 
     `episode_return` and `episode_length` count the task's own episode up to this step, before
     rewards are clipped or lives split; `episode_over` says that it ended here.
@@ -32,7 +32,7 @@ class TimeStep(NamedTuple):
 
 
 class HostEnv(ABC):
-    """B environments stepped together.
+    """Environments stepped together, with B rows: one for each of their agents.
 
     env = make(...)
     step = env.reset()
@@ -46,6 +46,11 @@ class HostEnv(ABC):
     num_envs: int
     steps_in_send: bool = False
     """Whether `send` makes the whole step in the caller's thread, so that `recv` returns at once: a hint."""
+
+    @property
+    def num_rows(self) -> int:
+        """B: what arrays have along their first axis, one row for each agent of each environment."""
+        return self.spec.rows(self.num_envs)
 
     @abstractmethod
     def reset(self) -> TimeStep:

@@ -75,11 +75,11 @@ class OwnHost(HostEnv):
         where = f"{self._name} in {place}"
         if not isinstance(step, TimeStep):
             raise EnvError(f"{where}: must return a TimeStep, not {type(step).__name__}")
-        check_observation(self.spec.observation, step.obs, (self.num_envs,), f"{where}: obs")
+        check_observation(self.spec.observation, step.obs, (self.num_rows,), f"{where}: obs")
         for name, dtype in ROWS.items():
-            check_array(getattr(step, name), (self.num_envs,), dtype, f"{where}: {name}")
+            check_array(getattr(step, name), (self.num_rows,), dtype, f"{where}: {name}")
         if self.spec.masked:
-            check_array(step.mask, (self.num_envs, self.spec.mask_size), np.bool_, f"{where}: mask")
+            check_array(step.mask, (self.num_rows, self.spec.mask_size), np.bool_, f"{where}: mask")
         return step
 
 

@@ -51,9 +51,9 @@ class ProcessesEnv(HostEnv):
         self._pending = False
         self._current = 0
         context = multiprocessing.get_context("spawn")
-        size = measure(lambda allocate: cut_arrays(self.spec, self.num_envs, allocate))
+        size = measure(lambda allocate: cut_arrays(self.spec, self.num_rows, allocate))
         block = context.RawArray(c_byte, size)  # an unlinked file: nothing is left behind, whoever dies
-        self._actions, self._steps = cut_arrays(self.spec, self.num_envs, Arena(block).allocate)
+        self._actions, self._steps = cut_arrays(self.spec, self.num_rows, Arena(block).allocate)
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         constructors = cloudpickle.dumps((make, wrap))
@@ -164,10 +164,10 @@ class ProcessesEnv(HostEnv):
         return EnvLostError(f"{self._name(worker)} died: {how}")
 
 
-def cut_arrays(spec: EnvSpec, num_envs: int, allocate: Allocate) -> tuple[np.ndarray, list[TimeStep]]:
+def cut_arrays(spec: EnvSpec, rows: int, allocate: Allocate) -> tuple[np.ndarray, list[TimeStep]]:
     """The shared arrays, cut in the same order on both sides: actions, and two steps."""
-    actions = allocate_actions(spec.action, num_envs, allocate)
-    return actions, [allocate_step(spec, num_envs, allocate) for _ in range(2)]
+    actions = allocate_actions(spec.action, rows, allocate)
+    return actions, [allocate_step(spec, rows, allocate) for _ in range(2)]
 
 
 def serve(pipe: Connection, block: Any, constructors: bytes, spec: EnvSpec, seeds: list[int], chosen: slice) -> None:

@@ -90,12 +90,12 @@ class HostFrameStack(HostEnv):
         self.num_envs, self.steps_in_send = env.num_envs, env.steps_in_send
         self.spec = replace(env.spec, observation=stack_spec(env.spec.observation, count))
         # three, because the newest is made from the one before, and that one must outlive the next send
-        self._stacks = [allocate_observation(self.spec.observation, env.num_envs) for _ in range(3)]
+        self._stacks = [allocate_observation(self.spec.observation, env.num_rows) for _ in range(3)]
         self._newest = 0
-        self._ended = np.ones(env.num_envs, np.bool_)
+        self._ended = np.ones(env.num_rows, np.bool_)
 
     def reset(self) -> TimeStep:
-        self._ended = np.ones(self.num_envs, np.bool_)
+        self._ended = np.ones(self.num_rows, np.bool_)
         return self._stack(self._env.reset())
 
     def send(self, actions: np.ndarray) -> None:

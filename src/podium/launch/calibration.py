@@ -88,8 +88,8 @@ def measure(plan: Plan) -> Costs:
     measured = replace(measured, act={num_envs: measure_act(plan, num_envs)})
     if parallel and acts_cheaply(measured, num_envs):
         return measured
-    for rows in _smaller(num_envs, 2 if parallel else most_actors(measured, cores)):
-        measured = replace(measured, act={**measured.act, rows: measure_act(plan, rows)})
+    for fewer in _smaller(num_envs, 2 if parallel else most_actors(measured, cores)):
+        measured = replace(measured, act={**measured.act, fewer: measure_act(plan, fewer)})
     return measured if parallel else replace(measured, update=_update(plan, measured.acting(num_envs)))
 
 
@@ -119,8 +119,9 @@ def measure_env(plan: Plan) -> tuple[Cost, bool]:
         return watch(_stepper(env), ENV_S), True
 
 
-def measure_act(plan: Plan, rows: int) -> Cost:
-    """Choosing actions for a batch of so many rows, as workers do it."""
+def measure_act(plan: Plan, num_envs: int) -> Cost:
+    """Choosing actions for the rows of so many environments, as workers do it."""
+    rows = plan.env.spec.rows(num_envs)
     layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, rows)
     act = jit_act(plan.algorithm)
     params = jax.device_put(layouts.params.tree(layouts.params.schema.allocate()))
@@ -135,7 +136,7 @@ def measure_updates(plan: Plan) -> Cost:
     algorithm, experience, key = plan.algorithm, plan.algorithm.experience, run_key(plan.experiment.seed)
     shapes, count = training.example(plan), 1
     if isinstance(experience, Replay):
-        count = learning.updates_per_fragment(experience, plan.experiment.steps_per_update)
+        count = learning.updates_per_fragment(experience, plan.experiment.rows_per_update(plan.env.spec))
         fragment, rows = shapes, experience.batch_size
         shapes, _ = jax.eval_shape(
             lambda: replay.draw(experience, replay.init(experience, fragment), key, rows)  # without the memory it takes
@@ -181,11 +182,11 @@ def _stepper(env: HostEnv) -> Callable[[], None]:
     """Steps with random actions that are legal."""
     random = np.random.default_rng(SEED)
     now = env.reset()
-    now = env.step(_sample(env.spec.action, random, env.num_envs, now.mask))  # the first may take longer
+    now = env.step(_sample(env.spec.action, random, env.num_rows, now.mask))  # the first may take longer
 
     def step() -> None:
         nonlocal now
-        now = env.step(_sample(env.spec.action, random, env.num_envs, now.mask))
+        now = env.step(_sample(env.spec.action, random, env.num_rows, now.mask))
 
     return step
 
@@ -248,6 +249,7 @@ def _may_leave(plan: Plan) -> bool:
 
 
 def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
+    served = place.inference_batch
     topology = replace(
         asked,
         mode=place.mode,
@@ -255,7 +257,7 @@ def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
         slots=place.slots,
         transport=place.transport,
         inference_workers=max(place.inference_workers, asked.inference_workers),
-        inference_batch=asked.inference_batch or place.inference_batch,
+        inference_batch=asked.inference_batch or (served and plan.env.spec.rows(served)),
     )
     return replace(
         plan,

@@ -20,9 +20,9 @@ AnySlot = TypeVar("AnySlot", EnvSlot, IndividualSlot)
 
 def make_slots(plan: Plan, layouts: Layouts, actor: int, update: int, incarnation: int) -> list[EnvSlot]:
     """The slots of one actor, with their environments."""
-    num_envs = plan.experiment.env.num_envs
+    num_envs, agents = plan.experiment.env.num_envs, len(plan.env.spec.agents)
     rollouts = plan.algorithm.rollouts
-    exploration = rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32)
+    exploration = np.repeat(rollouts.exploration(np.arange(num_envs), num_envs).astype(np.float32), agents)
 
     seeds = _seeds(plan, update, incarnation)
     names = [f"environment {i} ({plan.experiment.env.id}, seed {seed})" for i, seed in enumerate(seeds)]
@@ -54,7 +54,7 @@ def _make_each(
     slots = []
     with ExitStack() as stack:
         for number in share(plan.slots, plan.actors, actor):
-            env = plan.env.make_host(seeds[number * plan.rows : (number + 1) * plan.rows])
+            env = plan.env.make_host(seeds[number * plan.envs : (number + 1) * plan.envs])
             stack.callback(env.close)
             slots.append(make(number, env))
         stack.pop_all()

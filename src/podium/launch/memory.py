@@ -59,7 +59,8 @@ class Room:
 def room_at_learner(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, devices: int) -> Room:
     """Of a buffer that so many devices of the learner share: theirs, or the host's, which writes checkpoints of it."""
     assert isinstance(algorithm.experience, Replay)
-    kept, capacity = bytes_kept(algorithm, spec, experiment, experiment.env.num_envs), algorithm.experience.capacity
+    rows, capacity = spec.rows(experiment.env.num_envs), algorithm.experience.capacity
+    kept = bytes_kept(algorithm, spec, experiment, rows)
     on_host = Room(kept, capacity, host_memory(), COPIES)
     if jax.default_backend() == "cpu":
         return on_host

@@ -44,17 +44,17 @@ class Costs:
     parallel: bool = False
     """Whether threads or processes of their own step them, as EnvPool's do."""
     act: Mapping[int, Cost] = field(default_factory=dict)
-    """Choosing actions, by the number of rows."""
+    """Choosing actions, by the number of environments whose rows they are for."""
     update: Cost = NOTHING
 
-    def acting(self, rows: int) -> Cost:
-        """Choosing for so many rows: as measured for the next larger number."""
-        return self.act[min(size for size in self.act if size >= rows)] if self.act else NOTHING
+    def acting(self, num_envs: int) -> Cost:
+        """Choosing for so many environments: as measured for the next larger number."""
+        return self.act[min(size for size in self.act if size >= num_envs)] if self.act else NOTHING
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Who runs where: topology fields, and why."""
+    """Who runs where: topology fields, and why. `inference_batch` counts environments."""
 
     mode: Literal["inline", "served"]
     actors: int
@@ -138,15 +138,15 @@ def rate(measured: Costs, cores: int, num_envs: int, place: Placement) -> float:
     return kept * num_envs / max(turn, update.wall_s, busy)
 
 
-def slots_for(step_s: float, latency_s: float, rows: int) -> int:
+def slots_for(step_s: float, latency_s: float, num_envs: int) -> int:
     """The fewest slots of an actor that leave it no idle time: latency < step time x (slots - 1), SRL's rule.
 
-    `step_s` is that of all its `rows`; a slot's is its part of it. If none are enough, as many as can be.
+    `step_s` is that of all its environments; a slot's is its part of it. If none are enough, as many as can be.
 
-    >>> slots_for(step_s=0.008, latency_s=0.005, rows=8)
+    >>> slots_for(step_s=0.008, latency_s=0.005, num_envs=8)
     4
     """
-    can = [n for n in range(1, MOST_SLOTS + 1) if rows % n == 0]
+    can = [n for n in range(1, MOST_SLOTS + 1) if num_envs % n == 0]
     return next((n for n in can if latency_s < step_s / n * (n - 1)), can[-1])
 
 
@@ -175,7 +175,7 @@ def _apart(
 
 
 def _batch(measured: Costs, most: int) -> int:
-    """The fewest rows at which an inference worker comes near its best rate, of the sizes that were measured."""
+    """The fewest environments at which an inference worker comes near its best rate, of the numbers measured."""
     sizes = sorted(size for size in measured.act if size <= most) or [min(measured.act)]
     per_s = {size: size / measured.act[size].wall_s for size in sizes}
     return next(size for size in sizes if per_s[size] * NEAR >= max(per_s.values()))
@@ -210,7 +210,7 @@ def _why_here(measured: Costs, processes: bool) -> str:
 def _gain(place: Placement, rate: float, rate_here: float) -> str:
     who = f"{place.actors} actor(s) with {place.slots // place.actors} slot(s) each"
     if place.mode == "served":
-        who += f", {place.inference_workers} inference worker(s) for up to {place.inference_batch} rows"
+        who += f", {place.inference_workers} inference worker(s) for up to {place.inference_batch} environments"
     return f"{who}: about {rate:,.0f} steps/s, against {rate_here:,.0f} with one actor and slot"
 
 

@@ -1,5 +1,6 @@
 """What a run will do, worked out before anything starts: `podium train --dry-run` prints it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
@@ -13,6 +14,7 @@ from podium.algorithms.collectives import ROWS_PER_CORE
 from podium.core import toml
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
+from podium.core.specs import EnvSpec
 from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName, between_processes, others
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
@@ -85,17 +87,26 @@ class Plan:
         return self.schedule.credits(1, BATCHES if isinstance(self.algorithm.experience, Individuals) else 1)
 
     @property
-    def rows(self) -> int:
+    def envs(self) -> int:
         """Environments in each slot."""
         return self.experiment.env.num_envs // self.slots
+
+    @property
+    def rows(self) -> int:
+        """Rows in each slot."""
+        return self.env.spec.rows(self.envs)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all environments."""
+        return self.env.spec.rows(self.experiment.env.num_envs)
 
     @property
     def inference_rows(self) -> int:
         """That an inference worker takes at once. At staleness 0 one slot's: which slots happen to ask at the same time
         depends on the clock, and XLA's rows change in the last bit with the batch's size.
         """
-        topology, num_envs = self.experiment.topology, self.experiment.env.num_envs
-        return self.rows if self.schedule.in_turns else topology.inference_batch or num_envs
+        return self.rows if self.schedule.in_turns else self.experiment.topology.inference_batch or self.num_rows
 
 
 def make_plan(
@@ -116,9 +127,9 @@ def make_plan(
     devices, workers = 1, experiment.topology.replay_workers or 0
     if mode == "fused":
         _refuse_workers(experiment)
-        devices = _choose_devices(experiment, algorithm)
+        devices = _choose_devices(experiment, algorithm, env.spec)
     if isinstance(experience, Replay):
-        learning.updates_per_fragment(experience, experience.length * experiment.env.num_envs)
+        learning.updates_per_fragment(experience, experience.length * env.spec.rows(experiment.env.num_envs))
         if experience.starts >= (total := experiment.limits.total_steps):
             starts = (
                 f"algorithm.learning_starts = {experience.starts:,} is not less than limits.total_steps = {total:,}"
@@ -141,10 +152,11 @@ def make_plan(
         mode, why = "inline", "a fused run has no replay workers"
     experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
-    if mode == "served" and experiment.env.num_envs // slots > (most := TRANSPORTS[transport].most_rows):
+    rows = env.spec.rows(experiment.env.num_envs)
+    if mode == "served" and rows // slots > (most := TRANSPORTS[transport].most_rows):
         raise ConfigError(
             f"topology.slots = {slots}: over {transport}, a slot has at most {most:,} of the "
-            f"{experiment.env.num_envs:,} environments; use more slots, or topology.transport={SHM.name}"
+            f"{rows:,} environments' rows; use more slots, or topology.transport={SHM.name}"
         )
     if workers and learns:
         replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots, transport)
@@ -203,7 +215,7 @@ def draw(plan: Plan) -> str:
     if plan.mode == "fused" and isinstance(experience, Individuals):
         program = populations.draw(experiment, experience, plan.devices)
     elif plan.mode == "fused":
-        rows = f"[{plan.algorithm.rollouts.length} x {experiment.env.num_envs}]"
+        rows = f"[{plan.algorithm.rollouts.length} x {plan.num_rows}]"
         iterations = iterations_per_dispatch(experiment, plan.algorithm, plan.env.spec)
         program = [
             f"fused   x1   {plan.devices} device(s), {iterations} iteration(s) a dispatch",
@@ -279,7 +291,7 @@ def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> Transp
     return wanted
 
 
-def _choose_devices(experiment: Experiment, algorithm: Algorithm) -> int:
+def _choose_devices(experiment: Experiment, algorithm: Algorithm, spec: EnvSpec) -> int:
     """All accelerators; of the CPU's cores, as many as have a few thousand rows of each minibatch to work on.
 
     With fewer, meeting to add up gradients takes longer than the second core saves; but one for policy and
@@ -288,10 +300,11 @@ def _choose_devices(experiment: Experiment, algorithm: Algorithm) -> int:
     if isinstance(algorithm.experience, Individuals):
         return populations.choose_devices(experiment, algorithm.experience)
     wanted, available, rollouts = experiment.topology.devices, jax.local_device_count(), algorithm.rollouts
-    blocks = rollouts.blocks(experiment.env.num_envs)
+    num_envs = experiment.env.num_envs
+    blocks = math.gcd(num_envs, rollouts.blocks(spec.rows(num_envs)))  # a device has whole environments
     if wanted is None:
         if jax.default_backend() == "cpu":
-            rows = rollouts.minibatch or experiment.steps_per_update
+            rows = rollouts.minibatch or experiment.rows_per_update(spec)
             available = min(available, max(rollouts.parts, rows // ROWS_PER_CORE))
         return max(n for n in range(1, available + 1) if blocks % n == 0)
     if wanted > available:

@@ -48,7 +48,7 @@ def make_program(plan: "Plan", payload: dict[str, Any] | None = None) -> Program
 def draw_program(plan: "Plan") -> str:
     """The program as text, and what keeps its parts in step."""
     where = "threads of one process" if plan.in_one_process else "processes of this machine"
-    credit = f"{plan.slots} slot(s) of {plan.rows} environment(s), {plan.credits} buffer(s) each"
+    credit = f"{plan.slots} slot(s) of {plan.envs} environment(s), {plan.credits} buffer(s) each"
     return f"{draw(make_program(plan))}{credit}: at most {plan.schedule.ahead} version(s) ahead; {where}\n"
 
 

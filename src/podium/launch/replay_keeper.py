@@ -27,7 +27,7 @@ def choose(
     if room.is_enough:
         return 0, f"replay: {_size(room.kept)}, on the learner's device"
     actors = experiment.topology.actors or 1
-    streamed = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs, shards=1, actors=actors)
+    streamed = room_at_shards(algorithm, spec, experiment, spec.rows(experiment.env.num_envs), shards=1, actors=actors)
     against, learns = _against(experiment), experience.starts < experiment.limits.total_steps
     if asked is None and may_leave and learns and not against:
         if not streamed.is_enough:
@@ -66,7 +66,7 @@ def check_workers(
             f"{where} over {transport}, each gives at most {most:,} of the {experience.batch_size:,} rows of "
             f"algorithm.batch_size; use more of them, or topology.transport={SHM.name}"
         )
-    room = room_at_shards(algorithm, spec, experiment, experiment.env.num_envs // slots, workers, actors)
+    room = room_at_shards(algorithm, spec, experiment, spec.rows(experiment.env.num_envs) // slots, workers, actors)
     if not room.is_enough:
         room.refuse()
 

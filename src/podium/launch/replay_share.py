@@ -45,4 +45,4 @@ def updates_of_a_round(plan: "Plan") -> int:
 
 def _rows_of_a_round(plan: "Plan") -> int:
     """Those of a fragment of all environments."""
-    return plan.replay.length * plan.experiment.env.num_envs
+    return plan.replay.length * plan.num_rows

@@ -56,7 +56,7 @@ def _build_state(plan: Plan, key: jax.Array, hyper: dict[str, float]) -> Tree:
 
 def example(plan: Plan) -> Fragment:
     """Shapes of what the learner eats at once."""
-    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.experiment.env.num_envs)
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.num_rows)
     return layouts.record.tree(layouts.record.schema.fields).fragment
 
 

@@ -35,17 +35,17 @@ def random_keys(key: jax.Array) -> RandomKeys:
     return RandomKeys(*jax.random.split(key, len(RandomKeys._fields)))
 
 
-def row_keys(key: jax.Array, env_ids: jax.Array, step: jax.Array | int) -> jax.Array:
+def row_keys(key: jax.Array, row_ids: jax.Array, step: jax.Array | int) -> jax.Array:
     """One key for each row: fold_in(fold_in(key, env id), step). `step` is a scalar, or one for each row.
 
-    Row i depends on env_ids[i] and step only. So the noise of an action stays the same when rows
+    Row i depends on row_ids[i] and step only. So the noise of an action stays the same when rows
     are batched differently: by slots, by devices, or by whatever an inference worker had pending.
 
     keys = row_keys(run_key(seed=0), jnp.arange(16), step=3)    # key[16]
     """
-    env_ids = jnp.asarray(env_ids)
-    steps = jnp.broadcast_to(jnp.asarray(step), env_ids.shape)
-    return jax.vmap(lambda env_id, step: jax.random.fold_in(jax.random.fold_in(key, env_id), step))(env_ids, steps)
+    row_ids = jnp.asarray(row_ids)
+    steps = jnp.broadcast_to(jnp.asarray(step), row_ids.shape)
+    return jax.vmap(lambda row_id, step: jax.random.fold_in(jax.random.fold_in(key, row_id), step))(row_ids, steps)
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

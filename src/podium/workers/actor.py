@@ -82,7 +82,7 @@ class Actor:
     def warm_up(self) -> None:
         """Compile everything; nothing is stepped."""
         slot = self._slots[0]
-        jax.block_until_ready(self._keys(self._key, slot.env_ids, np.uint32(0)))
+        jax.block_until_ready(self._keys(self._key, slot.row_ids, np.uint32(0)))
         self._policy.warm_up(slot.request(), len(self._slots))
 
     def run(self, stop: threading.Event) -> None:
@@ -200,7 +200,7 @@ class Actor:
             page = self._pages[buffer.index] = Page(buffer, self._layouts)
         fragment = self._schedule.number(slot.fragment, self._policy.version)
         step = np.uint32((1 + fragment * self._experience.length) % 2**32)
-        slot.begin(page, fragment, np.asarray(self._keys(self._key, slot.env_ids, step)))
+        slot.begin(page, fragment, np.asarray(self._keys(self._key, slot.row_ids, step)))
         self._ask(place)
 
     def _acquire(self, timeout: float) -> None:
@@ -210,7 +210,7 @@ class Actor:
             timeout = 0.0
 
 
-def _key_data(key: jax.Array, env_ids: jax.Array, step: jax.Array, length: int) -> jax.Array:
+def _key_data(key: jax.Array, row_ids: jax.Array, step: jax.Array, length: int) -> jax.Array:
     """All keys of a fragment at once, [T, R, 2]: folding them in at each act would cost more than the policy."""
-    keys = jax.vmap(lambda t: row_keys(key, env_ids, step + t))(jnp.arange(length, dtype=jnp.uint32))
+    keys = jax.vmap(lambda t: row_keys(key, row_ids, step + t))(jnp.arange(length, dtype=jnp.uint32))
     return jax.random.key_data(keys)

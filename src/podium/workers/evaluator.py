@@ -42,15 +42,15 @@ def evaluate(
     Raises:
         EndlessEpisodeError: an episode has not ended after `MAX_STEPS`.
     """
-    env_ids = jnp.arange(env.num_envs)
+    rows = env.num_rows
     act = jax.jit(
         lambda params, memory, obs, first, mask, key, step: algorithm.act(
-            params, memory, ActInput(obs, first, mask, row_keys(key, env_ids, step), jnp.ones(env.num_envs)), greedy
+            params, memory, ActInput(obs, first, mask, row_keys(key, jnp.arange(rows), step), jnp.ones(rows)), greedy
         )
     )
-    memory, now = algorithm.memory(params, env.num_envs), env.reset()
-    first, over, playing = (np.full(env.num_envs, flag) for flag in (True, False, True))
-    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, int)
+    memory, now = algorithm.memory(params, rows), env.reset()
+    first, over, playing = (np.full(rows, flag) for flag in (True, False, True))
+    returns, lengths = np.zeros(rows), np.zeros(rows, int)
     for step in range(MAX_STEPS):
         if on_frame is not None and playing[0]:
             on_frame(env.render())

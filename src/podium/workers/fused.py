@@ -56,7 +56,7 @@ def iterations_per_dispatch(experiment: Experiment, algorithm: Algorithm, spec: 
     steps = PIXELS_PER_DISPATCH if pixels else STEPS_PER_DISPATCH
     if isinstance(algorithm.experience, Replay):
         steps = min(steps, int(UPDATES_PER_DISPATCH / algorithm.experience.ratio))
-    return max(1, steps // experiment.steps_per_update)
+    return max(1, steps // experiment.rows_per_update(spec))
 
 
 def repeat(
@@ -195,7 +195,8 @@ class Fused:
         train, store, metrics = learning.learn(self._algorithm, state.train, state.store, fragment, learn_key, axis)
         valid = jnp.sum(fragment.valid, dtype=jnp.int32)
         valid = valid if axis is None else jax.lax.psum(valid, axis)
-        fault = encode_fault(fragment, state.rows.env_id, self._experiment.env.num_envs)
+        env_id = state.rows.row_id // len(self._env.spec.agents)
+        fault = encode_fault(fragment, env_id, self._experiment.env.num_envs)
         metrics = metrics | {FAULT: fault if axis is None else jax.lax.pmax(fault, axis)}
         after = FusedState(train, rows, state.update + 1, store)
         return after, Dispatched(jnp.ones((), bool), valid, metrics, episodes)

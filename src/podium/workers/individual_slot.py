@@ -65,7 +65,7 @@ class IndividualSlot:
     def __init__(
         self, number: int, env: HostEnv, params: Layout, memory: Tree, individuals: Individuals, updates: int = 0
     ) -> None:
-        rows = env.num_envs
+        rows = env.num_rows
         self.number, self.env, self.rows = number, env, rows
         self.version: Version | None = None  # that the whole slot last played, at staleness 0
         self.finished: list[Finished] = []  # and not yet sent

@@ -104,7 +104,7 @@ def make_layouts(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, ro
     )
     answer = ActAnswer(_without_rows(action), _without_rows(extras), _without_rows(memory))
     if isinstance(algorithm.experience, Individuals):
-        slots, schedule = experiment.env.num_envs // rows, make_schedule(experiment.topology.staleness)
+        slots, schedule = spec.rows(experiment.env.num_envs) // rows, make_schedule(experiment.topology.staleness)
         record = make_layout(record_shapes(algorithm.experience, spec, slots, schedule))
     else:
         shapes = _record(spec, algorithm.rollouts.length, rows, action, extras, memory)

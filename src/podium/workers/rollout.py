@@ -12,7 +12,7 @@ from podium.ops.random_keys import row_keys
 
 
 class RolloutRows(NamedTuple):
-    """Where B environments stand between two steps."""
+    """Where the B rows of some environments stand between two steps."""
 
     env: Tree
     obs: Tree
@@ -21,7 +21,7 @@ class RolloutRows(NamedTuple):
     over: jax.Array  # obs ended one: the next step is a reset row
     memory: Tree
     discounted: jax.Array
-    env_id: jax.Array  # global, so that noise does not depend on the device a row is on
+    row_id: jax.Array  # global, so that noise does not depend on the device a row is on
 
 
 class EpisodeEnds(NamedTuple):
@@ -34,17 +34,17 @@ class EpisodeEnds(NamedTuple):
 
 def start(algorithm: Algorithm, env: BatchedJaxEnv, params: Tree, key: jax.Array, num_envs: int) -> RolloutRows:
     """RolloutRows at the first observation of their first episode."""
-    env_id = jnp.arange(num_envs)
-    state, step = env.reset(row_keys(key, env_id, 0))
+    rows = env.spec.rows(num_envs)
+    state, step = env.reset(row_keys(key, jnp.arange(num_envs), 0))
     return RolloutRows(
         env=state,
         obs=step.obs,
         mask=step.mask,
-        first=jnp.ones(num_envs, bool),
-        over=jnp.zeros(num_envs, bool),
-        memory=algorithm.memory(params, num_envs),
-        discounted=jnp.zeros(num_envs),
-        env_id=env_id,
+        first=jnp.ones(rows, bool),
+        over=jnp.zeros(rows, bool),
+        memory=algorithm.memory(params, rows),
+        discounted=jnp.zeros(rows),
+        row_id=jnp.arange(rows),
     )
 
 
@@ -57,15 +57,16 @@ def collect(
     update: jax.Array,
     num_envs: int,
 ) -> tuple[RolloutRows, Fragment, EpisodeEnds]:
-    """T steps of every row, of `num_envs` in the run, with one version of the parameters."""
+    """T steps of every row, of `num_envs` environments in the run, with one version of the parameters."""
     experience = algorithm.rollouts
     length, discount = experience.length, experience.discount
     # All keys of the fragment at once: threefry in the scan would cost more than the policy.
     steps = 1 + update * length + jnp.arange(length)
     act_key, env_key = jax.random.split(key)
-    act_keys = jax.vmap(lambda step: row_keys(act_key, rows.env_id, step))(steps)
-    env_keys = jax.vmap(lambda step: row_keys(env_key, rows.env_id, step))(steps)
-    exploration = experience.exploration(rows.env_id, num_envs)
+    env_id = rows.row_id // len(env.spec.agents)  # of each row
+    act_keys = jax.vmap(lambda step: row_keys(act_key, rows.row_id, step))(steps)
+    env_keys = jax.vmap(lambda step: row_keys(env_key, env_id[:: len(env.spec.agents)], step))(steps)
+    exploration = experience.exploration(env_id, num_envs)
 
     def advance(rows: RolloutRows, keys: tuple[jax.Array, jax.Array]) -> tuple[RolloutRows, tuple]:
         act_key, env_key = keys
@@ -81,7 +82,7 @@ def collect(
             over=step.terminated | step.truncated,
             memory=memory,
             discounted=discounted,
-            env_id=rows.env_id,
+            row_id=rows.row_id,
         )
         seen = (rows.obs, rows.first, rows.mask, action, extras, step.reward, discounted)
         ended = (step.terminated, step.truncated, ~rows.over)

@@ -42,7 +42,7 @@ class Page:
 
 
 class EnvSlot:
-    """R environments of the experiment: rows [number * R, (number + 1) * R) of all.
+    """Some environments of the experiment: rows [number * R, (number + 1) * R) of all.
 
     slot = EnvSlot(number=3, env=env, layouts=layouts, discount=0.99, fragment=0)     # of its first fragment
     slot.begin(page, fragment=0, keys=keys)
@@ -61,10 +61,10 @@ class EnvSlot:
         exploration: np.ndarray | None = None,
         names: Sequence[str] = (),
     ) -> None:
-        rows = env.num_envs
+        rows = env.num_rows
         self.number = number
         self.env = env
-        self.env_ids = np.arange(number * rows, (number + 1) * rows, dtype=np.uint32)
+        self.row_ids = np.arange(number * rows, (number + 1) * rows, dtype=np.uint32)
         self._names = names  # of the environments, for errors
         self.fragment = fragment
         self.begun = 0  # fragments
@@ -87,7 +87,7 @@ class EnvSlot:
 
     @property
     def rows(self) -> int:
-        return self.env.num_envs
+        return self.env.num_rows
 
     def begin(self, page: Page, fragment: int, keys: np.ndarray) -> None:
         """Open a fragment. `keys` are those of all its actions, [T, R, 2]."""
@@ -149,7 +149,8 @@ class EnvSlot:
         if (fault := find_fault(page.fragment)) is not None:
             t, row, kind = fault
             step = (self.begun - 1) * len(page.fragment.reward) + t + (kind == REWARD)
-            name = self._names[row] if self._names else f"environment {self.env_ids[row]}"
+            env = row // (self.env.num_rows // self.env.num_envs)
+            name = self._names[env] if self._names else f"environment {env}"
             raise EnvError(describe_fault(name, kind, step))
 
     def unfinished(self) -> int:
