@@ -18,6 +18,7 @@ SPECIAL = {
     "algorithm.name": ["ppo"],
     "algorithm.gamma": [0.0, 0.1 + 0.2, 1.0],
     "algorithm.gae_lambda": [0.0, 0.95, 1.0],
+    "algorithm.schedules": [{}, {"clip": "cosine"}, {"entropy_coef": [[0, 1], [0.5, 0.1]], "clip": "my_module:f"}],
     "env.id": ["CartPole-v1", "gymnax:CartPole-v1", 'quo"te', "ünï\nline"],
     "env.processes": [0, 1],
     "env.kwargs": [{}, {"a": 1, "b": [1.5, "x"], "c": {"d": True}}, {"with space": "]"}],

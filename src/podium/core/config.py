@@ -6,13 +6,15 @@ Auto is None: the key is then left out of TOML, and the run decides and prints w
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from podium.core.algorithm_configs import STEP_SHARE, AlgorithmConfig, PPOConfig
 from podium.core.errors import ConfigError
 from podium.core.section import Section
-from podium.core.specs import EnvSpec
 from podium.core.transports import TransportName
+
+if TYPE_CHECKING:  # numpy takes longer to import than `--help` may take
+    from podium.core.specs import EnvSpec
 
 FORMAT = 1
 """Version of the configuration's shape; a TOML file of another one is refused."""
@@ -200,7 +202,7 @@ class Experiment:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     seed: int = 0
     """Where random numbers begin. Two runs with one seed are equal bit for bit in fused mode and with
-    topology.staleness=0; else actors and learner overlap, and the runs differ after a few updates."""
+    --deterministic; else actors and learner overlap, and the runs differ after a few updates."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:
