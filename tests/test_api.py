@@ -139,6 +139,21 @@ def test_init_from_starts_from_the_other_run_s_parameters_with_its_own_settings(
     assert not (root / "fourth").exists()
 
 
+def test_two_deterministic_runs_with_one_seed_have_the_same_bits(tmp_path: Path) -> None:
+    auto = {name: value for name, value in TINY.items() if name != "topology.actors"}  # open to be measured
+    options = {"seed": 3, "total_steps": 2_000, "set": auto}
+    runs = [train("CartPole-v1", tmp_path, deterministic=True, **options) for _ in range(2)]
+    assert digest(runs[0].path) == digest(runs[1].path)
+    assert digest(runs[0].path) != digest(
+        train("CartPole-v1", tmp_path, deterministic=True, **options | {"seed": 4}).path
+    )
+    experiment = read_experiment(runs[0].path / "experiment.toml")
+    assert experiment.topology.staleness == 0
+    complete = replace(experiment, topology=replace(experiment.topology, staleness=1))
+    again = podium.train(complete, deterministic=True, root=tmp_path, **QUIET)
+    assert digest(again.path) == digest(runs[0].path)
+
+
 def test_init_from_begins_the_schedules_of_dqn_anew_and_keeps_what_it_learned(tmp_path: Path) -> None:
     small = {name: TINY[name] for name in ("env.num_envs", "network.hidden", "topology.devices", "evaluation.episodes")}
     asked = {"fragment_length": 16, "batch_size": 16, "buffer_size": 1024, "learning_starts": 64, "update_ratio": 0.25}

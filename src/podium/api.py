@@ -68,6 +68,7 @@ def train(
     preset: str | None = "auto",
     topology: str | None = None,
     config: str | Path | None = None,
+    deterministic: bool = False,
     set: Overrides = (),
     init_from: "str | Path | Run | None" = None,
     track: Sequence[str] = ("tensorboard",),
@@ -81,13 +82,14 @@ def train(
 
     `env` is an id, a Python path, or a callable that makes a Gymnasium, host or JAX environment.
     `topology` is an architecture by name: impala, seed, decoupled.
+    `deterministic` makes two runs with one seed equal bit for bit: actors and learner take turns.
     `set` takes what `--set` takes: {"algorithm.learning_rate": 1e-3} or ["algorithm.learning_rate=1e-3"]; where that is
     a Python path, the function itself will do: {"network.factory": make_network, "env.wrappers": [wrap]}.
     `on_report` is called with each row of metrics.jsonl; if it returns False, the run stops.
     `callbacks` are objects of classes that extend `podium.Callback`: docs/callbacks.md.
     `metrics_port` serves the run's figures to Prometheus.
     """
-    plan = _plan(algorithm, env, total_steps, seed, preset, topology, config, set)
+    plan = _plan(algorithm, env, total_steps, seed, preset, topology, config, set, deterministic)
     from podium.launch import session
 
     source = None if init_from is None else _find(init_from, root)
@@ -125,12 +127,13 @@ def dry_run(
     preset: str | None = "auto",
     topology: str | None = None,
     config: str | Path | None = None,
+    deterministic: bool = False,
     set: Overrides = (),
 ) -> str:
     """What `train` would run: the resolved experiment as TOML, and the program. Starts nothing."""
     from podium.launch.plan import draw
 
-    return draw(_plan(algorithm, env, total_steps, seed, preset, topology, config, set))
+    return draw(_plan(algorithm, env, total_steps, seed, preset, topology, config, set, deterministic))
 
 
 def resume(
@@ -237,6 +240,7 @@ def _plan(
     topology: str | None,
     config: str | Path | None,
     overrides: Overrides,
+    deterministic: bool,
 ) -> "Plan":
     env_id, factory = _read_env(env)
     if callable(algorithm):
@@ -249,6 +253,8 @@ def _plan(
             experiment = replace(experiment, env=replace(experiment.env, id=env_id))
         if total_steps is not None:
             experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
+        if deterministic:
+            experiment = settings.make_deterministic(experiment)
         resolved = settings.Resolved(experiment, (), None, {})
     else:
         resolved = settings.resolve(
@@ -260,6 +266,7 @@ def _plan(
             overrides=_name_callables(overrides),
             total_steps=total_steps,
             seed=seed,
+            deterministic=deterministic,
         )
     from podium.launch.plan import make_plan
 

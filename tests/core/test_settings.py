@@ -227,3 +227,20 @@ def test_advice_is_of_the_algorithm_in_question(algorithm: str, name: str, here:
 def test_settings_that_are_none_are_refused_with_what_would_be_right() -> None:
     with pytest.raises(ConfigError, match=r"^set = none: must be settings, such as"):
         resolve("ppo", "CartPole-v1", overrides=None)
+
+
+def test_deterministic_takes_turns_and_refuses_what_goes_by_the_clock() -> None:
+    resolved = resolve("ppo", "CartPole-v1", topology="seed", overrides=["topology.staleness=0"], deterministic=True)
+    assert resolved.experiment.topology.staleness == 0
+    assert "staleness" not in resolved.notes[0], "what a preset says is overridden"
+    for override, line in (
+        ("topology.staleness=2", "topology.staleness = 2: --deterministic needs 0"),
+        (
+            "topology.replay_workers=1",
+            "topology.replay_workers = 1: they go at their own pace, so --deterministic needs 0",
+        ),
+        ("limits.wall_s=30", "limits.wall_s = 30: ends a run by the clock, which --deterministic excludes"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve("ppo", "CartPole-v1", overrides=[override], deterministic=True)
+        assert str(caught.value).startswith(line)

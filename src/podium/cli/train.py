@@ -52,7 +52,10 @@ class Train(Command):
     """Environment steps (limits.total_steps)."""
     seed: Annotated[str | None, flag("S")] = None
     """Where random numbers begin. Two runs with one seed are equal bit for bit in fused mode and with
-    topology.staleness=0; else actors and learner overlap, and the runs differ after a few updates."""
+    --deterministic; else actors and learner overlap, and the runs differ after a few updates."""
+    deterministic: Switch = False
+    """Make two runs with one seed equal bit for bit: actors and learner take turns (topology.staleness=0), where the
+    parts run is not measured, and no limit goes by the clock."""
     seeds: Annotated[str | None, flag("N")] = None
     """Train N runs, with seeds 0 to N-1: NAME-seed0 and so on, as many at once as there are cores."""
     preset: Annotated[str, flag("NAME|none")] = "auto"
@@ -103,6 +106,7 @@ class Train(Command):
             "preset": self.preset,
             "topology": self.topology,
             "config": self.config,
+            "deterministic": self.deterministic,
         }
         # A typing mistake is told before jax is imported.
         packages = [] if self.gym_packages is None else [f"env.packages={self.gym_packages}"]

@@ -212,6 +212,6 @@ class Experiment:
         """What an algorithm's `init` is given: numbers that are traced, so that changing one compiles nothing."""
         return {**self.algorithm.hyper(), STEP_SHARE: 1 / self.limits.total_steps}
 
-    def rows_per_update(self, spec: EnvSpec) -> int:
+    def rows_per_update(self, spec: "EnvSpec") -> int:
         """Steps of rows that one update eats: T x B, reset rows included."""
         return self.algorithm.fragment_length * spec.rows(self.env.num_envs)

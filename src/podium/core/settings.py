@@ -1,7 +1,7 @@
 """From what a user typed to one Experiment: defaults < preset < config file < flags and `--set`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -44,10 +44,12 @@ def resolve(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     total_steps: float | None = None,
     seed: float | None = None,
+    deterministic: bool = False,
 ) -> Resolved:
     """Resolve an experiment. `algorithm` and `env` may be None where config or overrides name them.
 
     `topology` is an architecture by name (impala, seed, decoupled), which `config` and `overrides` may change.
+    `deterministic` sets what makes two runs with one seed equal bit for bit, as `make_deterministic` does.
 
     >>> resolve("ppo", "CartPole-v1", overrides=["env.num_envs=4"]).experiment.env.num_envs
     4
@@ -55,6 +57,8 @@ def resolve(
     file = list(_flatten(load(Path(config)))) if config else []
     shortcuts = {"algorithm.name": algorithm, "env.id": env, "limits.total_steps": total_steps, "seed": seed}
     typed = _join(shortcuts, read_overrides(overrides))
+    if deterministic:
+        typed = _set_in_turns(typed)
     named = {setting.path: setting.value for setting in (*file, *typed)}
     algorithm = _require_name(named, "algorithm.name", "an algorithm, as in `podium train ppo CartPole-v1`")
     env = _require_name(named, "env.id", "an environment, as in `podium train ppo CartPole-v1`")
@@ -73,7 +77,29 @@ def resolve(
     for origin, settings in layers:
         for setting in settings:
             origins[_apply(setting, values, fields)] = origin
-    return Resolved(_build(values, algorithm), _notes(names, values, origins), preset_name, origins)
+    experiment = _build(values, algorithm)
+    if deterministic:
+        experiment = make_deterministic(experiment)
+    return Resolved(experiment, _notes(names, values, origins), preset_name, origins)
+
+
+def make_deterministic(experiment: Experiment) -> Experiment:
+    """The experiment with actors and learner in turns, so that no clock decides what is computed.
+
+    At staleness 0 nothing is measured either: auto places the parts by the settings alone.
+
+    Raises ConfigError where another setting would let the clock decide.
+    """
+    topology, wall_s = experiment.topology, experiment.limits.wall_s
+    if topology.replay_workers:
+        where = f"topology.replay_workers = {topology.replay_workers}"
+        raise ConfigError(f"{where}: they go at their own pace, so --deterministic needs 0; leave one of them out")
+    if wall_s is not None:
+        raise ConfigError(
+            f"limits.wall_s = {wall_s:g}: ends a run by the clock, which --deterministic excludes; "
+            "use limits.wall_s=none and --total-steps"
+        )
+    return replace(experiment, topology=replace(topology, staleness=0))
 
 
 def build_experiment(tree: Mapping[str, Any]) -> Experiment:
@@ -133,6 +159,15 @@ def _join(shortcuts: Mapping[str, Any], overrides: list[Setting]) -> list[Settin
             twice = f"{given[setting.path]} and {str(setting.value).strip()}"
             raise ConfigError(f"{setting.path} is given twice, as {twice}: leave one of them out")
     return [Setting(path, value) for path, value in given.items()] + overrides
+
+
+def _set_in_turns(typed: list[Setting]) -> list[Setting]:
+    """What was typed with `topology.staleness = 0`; another staleness that was typed is refused."""
+    for setting in typed:
+        if setting.path == "topology.staleness" and str(setting.value).strip() != "0":
+            value = str(setting.value).strip()
+            raise ConfigError(f"topology.staleness = {value}: --deterministic needs 0; leave one of them out")
+    return [*typed, Setting("topology.staleness", 0)]
 
 
 def _require_name(named: Mapping[str, Any], path: str, right: str) -> str:
