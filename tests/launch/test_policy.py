@@ -52,6 +52,20 @@ def test_a_wrong_shape_is_told_with_the_right_one(cartpole: Policy) -> None:
         cartpole.predict(np.zeros(3))
 
 
+def test_an_empty_batch_is_refused(cartpole: Policy) -> None:
+    with pytest.raises(podium.ConfigError, match=r"^predict: the batch is empty: must have at least one observation$"):
+        cartpole.predict(np.zeros((0, 4)))
+
+
+def test_a_mask_without_a_legal_action_or_of_another_size_is_refused(cartpole: Policy) -> None:
+    obs = np.zeros((2, 4))
+    assert cartpole.predict(obs, mask=np.array([[1, 0], [0, 1]]))[0].tolist() == [0, 1]
+    with pytest.raises(podium.ConfigError, match=r"mask of observation 1 has no legal action: must have at least one$"):
+        cartpole.predict(obs, mask=np.array([[1, 0], [0, 0]]))
+    with pytest.raises(podium.ConfigError, match=r"mask of 3 flags: must be 2 for each of 2 observation\(s\)$"):
+        cartpole.predict(obs, mask=np.ones(3))
+
+
 def test_a_dict_observation_is_given_as_the_environment_gives_it(tmp_path: Path) -> None:
     policy = load(tmp_path, faulty.make_tree)
     obs, _ = faulty.make_tree().reset(seed=0)
@@ -120,6 +134,10 @@ def test_any_space_is_served_as_the_environment_has_it(tmp_path: Path) -> None:
     both, _ = policy.predict(batch)
     assert both.shape == (2, 2, 2)
     assert (both == policy.predict(obs)[0]).all()
+    legal = np.ones(11, bool)
+    legal[2:5] = False  # the flags of the second choice
+    with pytest.raises(podium.ConfigError, match=r"observation 0 has no legal action for choice 1"):
+        policy.predict(obs, mask=legal)
     with pytest.raises(podium.ConfigError, match=r"\[\[4, -1\]\]: must be within \[1, -1\] to \[2, 1\]"):
         policy.predict((4, np.array([4, -1]), obs[2]))
 

@@ -13,7 +13,7 @@ from podium.algorithms.algorithm import Algorithm
 from podium.core import settings
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
-from podium.core.specs import EnvSpec
+from podium.core.specs import EnvSpec, MultiDiscrete
 from podium.core.types import Tree
 from podium.envs import registry as envs
 from podium.envs.codecs import Codec
@@ -82,11 +82,13 @@ class Policy:
         if masked and mask is None:
             raise ConfigError("predict: this environment tells which actions are legal; give mask=info['action_mask']")
         batch = jax.tree.leaves(obs)[0].shape[0]
+        if batch == 0:
+            raise ConfigError("predict: the batch is empty: must have at least one observation")
         first = _read_starts(memory is None if episode_start is None else episode_start, batch) | (memory is None)
         memory = self.agent.algorithm.memory(self.params, batch) if memory is None else memory
         keys = row_keys(self._key, np.arange(batch), self._step)
         self._step += 1
-        legal = None if mask is None else _join_mask(mask, batch)
+        legal = None if mask is None else _join_mask(mask, batch, self.agent.spec)
         action, _, memory = self._act(self.params, memory, obs, first, legal, keys, greedy=deterministic)
         action = codec.decode(np.asarray(action))
         return action if batched else action[0], memory
@@ -127,7 +129,20 @@ def _read_starts(starts: Any, batch: int) -> np.ndarray:
     return np.broadcast_to(starts, (batch,))
 
 
-def _join_mask(mask: Any, batch: int) -> np.ndarray:
-    """One mask [B, n], also of several choices, which Gymnasium has a tuple for."""
-    parts = mask if isinstance(mask, tuple) else (mask,)
-    return np.concatenate([np.asarray(part, bool).reshape(batch, -1) for part in parts], axis=1)
+def _join_mask(mask: Any, batch: int, spec: EnvSpec) -> np.ndarray:
+    """One mask [B, n], also of several choices, which Gymnasium has a tuple for. Each choice has a legal action."""
+    parts = [np.asarray(part, bool) for part in (mask if isinstance(mask, tuple) else (mask,))]
+    given, n = sum(part.size for part in parts), spec.mask_size
+    if n == 0:
+        raise ConfigError("predict: mask: continuous actions have none; leave it out")
+    if given != batch * n:
+        raise ConfigError(f"predict: mask of {given} flags: must be {n} for each of {batch} observation(s)")
+    legal = np.concatenate([part.reshape(batch, -1) for part in parts], axis=1)
+    choices = spec.action.nvec if isinstance(spec.action, MultiDiscrete) else (n,)
+    # [B, choices]: one `any` for the flags of each choice.
+    possible = np.logical_or.reduceat(legal, np.cumsum((0, *choices[:-1])), axis=1)
+    if not possible.all():
+        row, choice = np.argwhere(~possible)[0]
+        of = f" for choice {choice}" if len(choices) > 1 else ""
+        raise ConfigError(f"predict: mask of observation {row} has no legal action{of}: must have at least one")
+    return legal
