@@ -2,7 +2,9 @@
 
 import math
 import re
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +187,38 @@ def test_a_failed_run_resumes_from_the_checkpoint_before(tmp_path: Path, capsys:
     assert resumed["undone"] > 0
     assert resumed["lost"] == failed["in_flight"]
     assert resumed["unexplained"] == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 600 kB, where this user may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", disk], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("every", [40, 10**6], ids=["in a checkpoint", "in a row of metrics"])
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(
+    every: int, small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    args = ["train", "ppo", "gymnasium:CartPole-v1", "--name", "run", "--root", str(small_disk), "--quiet"]
+    if every == 10**6:
+        (small_disk / "ballast").write_bytes(bytes(500_000))
+    settings = tiny(checkpoint__every_updates=every)
+    assert main([*args, "--track", "none", "--total-steps", "1000000", *flags(settings)]) == 1
+    run, saved = podium.Run(small_disk / "run"), checkpoints(small_disk / "run")
+    stays = f"checkpoint {saved[-1]} stays" if saved else "there is no checkpoint yet"
+    way = f"make room, then `podium resume run --root {small_disk}`"
+    assert capfd.readouterr().err == f"error: no space left on the disk of {run.path}: {stays}; {way}\n"
+    assert run.summary["status"] == "failed"
+    assert bool(saved) == (every == 40)
+    if saved:
+        assert not list((run.path / "checkpoints").glob("saving-*"))
+        assert podium.load(run).update == saved[-1]
 
 
 def test_environments_that_hang_end_a_run_of_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

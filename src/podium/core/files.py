@@ -1,9 +1,12 @@
 """Files that other processes read at any time."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -25,3 +28,12 @@ def write_whole(path: Path, content: str) -> None:
     """Replace the file's text at once."""
     with drafted(path) as draft:
         draft.write_text(content, encoding="utf-8")
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether this error, or its cause, is a disk without room, a used quota or a file at its size limit."""
+    if error is None:
+        return False
+    by_number = isinstance(error, OSError) and error.errno in FULL
+    # TensorStore, which writes checkpoints, has the system's words but not its error number.
+    return by_number or any(os.strerror(code) in str(error) for code in FULL) or is_full(error.__cause__)

@@ -21,6 +21,7 @@ from podium.launch.plan import Plan
 from podium.launch.restore import restore
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory, root_flag
+from podium.runs.full_disk import full_disk_told
 from podium.runs.metrics import MetricsLog, read_metrics
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
@@ -126,6 +127,7 @@ def record(
     """Call `run` with a recorder, and keep the run directory true whatever comes of it."""
     experiment, counts = plan.experiment, beginning.counts
     with (
+        full_disk_told(directory),
         Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
         MetricsLog(directory.path, beginning.track, _plain(experiment), counts.updates) as log,
     ):

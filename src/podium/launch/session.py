@@ -30,6 +30,7 @@ from podium.launch.recording import Beginning, begin, begin_again, is_over, reco
 from podium.launch.restore import restore
 from podium.runs.accounting import next_incarnation, tally
 from podium.runs.directory import RunDirectory, stem
+from podium.runs.full_disk import full_disk_told
 from podium.runs.metrics import cut_tail
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress, announce
@@ -65,7 +66,7 @@ def train(
     check_callbacks(callbacks, plan)
     beginning = begin(plan, init_from, track, learns=plan.in_one_process)
     directory = RunDirectory.create(root, name, stem(plan.experiment), overwrite)
-    with directory.hold(), _resumable(directory, progress):
+    with directory.hold(), full_disk_told(directory), _resumable(directory, progress):
         write_whole(directory.env_json, dump_spec(plan.env.spec, plan.env.codec))
         _write_experiment(directory, plan.experiment)
         _run(plan, directory, beginning, init_from, on_report, callbacks, progress, metrics_port)
@@ -84,7 +85,7 @@ def resume(
     """Go on from the newest checkpoint that is whole, or from the start where there is none yet."""
     check_callbacks(callbacks, plan)
     directory.require_writable()
-    with directory.hold(), _resumable(directory, progress):
+    with directory.hold(), full_disk_told(directory), _resumable(directory, progress):
         with directory.write_alone():
             pass  # if the launcher of before was killed, its learner writes a last checkpoint
         beginning = begin_again(plan, directory, learns=plan.in_one_process)

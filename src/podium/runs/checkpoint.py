@@ -6,10 +6,12 @@ checkpoints/120/SHA256SUMS   of all files, checked before any of them is used
 """
 
 import json
+import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -79,7 +81,7 @@ class Checkpoints:
             "leaves": [asdict(leaf) for leaf in describe_leaves(tree)],
         }
         header = json.loads(json.dumps(header))  # as it will be read, and a copy; what JSON has not fails here
-        self._pending = self._thread.submit(self._write, update, header, copy_leaves(tree))
+        self._pending = self._thread.submit(self._write_or_clear, update, header, copy_leaves(tree))
 
     def wait(self) -> None:
         """Until the last save is on the disk; raises CheckpointError if it could not be written."""
@@ -144,13 +146,21 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _write_or_clear(self, update: int, header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+        """What could not be written whole is removed: on a full disk, its room is needed to say so."""
+        try:
+            self._write(update, header, arrays)
+        except BaseException:
+            _remove_leftovers(self.path)
+            raise
+
     def _write(self, update: int, header: dict[str, Any], arrays: list[np.ndarray]) -> None:
         import orbax.checkpoint as ocp
 
         for leaf, array in zip(header["leaves"], arrays, strict=True):
             leaf["stored"] = [array.dtype.name, list(array.shape)]
         draft = self.path / f"saving-{update}"
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        with _without_log(), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             checkpointer.save(
                 draft,
                 args=ocp.args.Composite(
@@ -225,6 +235,18 @@ def _storable(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
     """Orbax takes neither arrays without elements, which the header tells how to make anew, nor an empty dict."""
     kept = {str(i): array.view(_Still) for i, array in enumerate(arrays) if array.size}
     return {"podium": np.ones((), np.int64)} | kept
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep Orbax from logging the traceback of an error that it raises as well: `wait` tells it in one line."""
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _to_leaves(header: dict[str, Any]) -> list[Leaf]:

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from podium.core.files import write_whole
+from podium.core.files import is_full, write_whole
 
 Status = Literal["running", "done", "stopped", "failed", "interrupted"]
 
@@ -94,7 +94,7 @@ class Summary:
 
 
 def write_summary(directory: Path, summary: Summary) -> Path:
-    """Write summary.json whole or not at all: a reader never sees half of it."""
+    """Write summary.json whole or not at all: a reader never sees half of it, except on a full disk."""
     return _write(directory, summary.to_json())
 
 
@@ -128,8 +128,16 @@ def versions() -> dict[str, str]:
 
 
 def _write(directory: Path, values: Mapping[str, Any]) -> Path:
-    path = directory / "summary.json"
-    write_whole(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+    path, text = directory / "summary.json", json.dumps(values, indent=2, allow_nan=False) + "\n"
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        if not is_full(error) or not path.exists():
+            raise
+        # In place: a full disk has no room for a second file, but must not keep a run that failed as `running`.
+        with path.open("r+", encoding="utf-8") as file:
+            file.write(text)
+            file.truncate()
     return path
 
 
