@@ -6,13 +6,16 @@ ENV    ?= CartPole-v1
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: train test lint bench docs clean
+.PHONY: train test test-system lint bench docs clean
 
 train: $(VENV)/.installed    ## train an agent: make train ALGO=ppo ENV=Pendulum-v1 ARGS="--seed 1"
 	$(BIN)/podium train $(ALGO) $(ENV) $(ARGS)
 
 test: $(VENV)/.installed-dev    ## run every test: make test ARGS="-k ppo"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-system: $(VENV)/.installed-dev    ## each extra in a clean virtual environment; several minutes
+	$(BIN)/python -m pytest -n 0 tests/system $(ARGS)
 
 lint: $(VENV)/.installed-dev    ## style, types and the layer contract
 	$(BIN)/ruff check .
