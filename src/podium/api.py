@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # jax takes a second to import, and `import podium` should no
     from podium.runs.recorder import OnReport
 
 Overrides = Mapping[str, Any] | Sequence[str]
+Algorithm = str | Callable | Experiment | settings.Resolved | None
+"""A name or Python path, a function that makes one, or a whole experiment; the command line has it resolved already."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Evaluation:
 
 
 def train(
-    algorithm: str | Experiment | Callable | None = None,
+    algorithm: Algorithm = None,
     env: str | Callable | None = None,
     *,
     name: str | None = None,
@@ -108,9 +110,7 @@ def train(
     return Run(directory.path, _read_env(env)[1])
 
 
-def train_seeds(
-    algorithm: str | Experiment | Callable | None, env: str | Callable | None = None, *, seeds: int, **options: Any
-) -> list[Run]:
+def train_seeds(algorithm: Algorithm, env: str | Callable | None = None, *, seeds: int, **options: Any) -> list[Run]:
     """The same experiment with seeds 0 to `seeds` - 1, one run after the other: NAME-seed0, NAME-seed1, ..."""
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise ConfigError(f"seeds = {seeds!r}: must be how many, at least 1; seed=7 trains one run of that seed")
@@ -119,7 +119,7 @@ def train_seeds(
 
 
 def dry_run(
-    algorithm: str | Experiment | Callable | None = None,
+    algorithm: Algorithm = None,
     env: str | Callable | None = None,
     *,
     total_steps: int | None = None,
@@ -232,7 +232,7 @@ def evaluate(
 
 
 def _plan(
-    algorithm: str | Experiment | Callable | None,
+    algorithm: Algorithm,
     env: str | Callable | None,
     total_steps: int | None,
     seed: int | None,
@@ -246,16 +246,20 @@ def _plan(
     if callable(algorithm):
         algorithm = find_path(algorithm, "algorithm")
     if isinstance(algorithm, Experiment):
+        algorithm = settings.Resolved(algorithm, (), None, {})
+    if isinstance(algorithm, settings.Resolved):
         if config is not None or overrides or topology is not None:
             raise ConfigError("config, topology and set go with a name: an Experiment is complete, so change it")
-        experiment = algorithm if seed is None else replace(algorithm, seed=seed)
+        experiment = algorithm.experiment
+        if seed is not None:
+            experiment = replace(experiment, seed=seed)
         if env is not None:
             experiment = replace(experiment, env=replace(experiment.env, id=env_id))
         if total_steps is not None:
             experiment = replace(experiment, limits=replace(experiment.limits, total_steps=total_steps))
         if deterministic:
             experiment = settings.make_deterministic(experiment)
-        resolved = settings.Resolved(experiment, (), None, {})
+        resolved = replace(algorithm, experiment=experiment)
     else:
         resolved = settings.resolve(
             algorithm,

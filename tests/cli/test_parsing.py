@@ -11,7 +11,10 @@ from podium.cli.machine import BENCHMARKS, Bench, find_benchmark
 from podium.cli.main import main
 from podium.cli.results import Plot
 from podium.cli.train import Train, read_trackers
+from podium.core import settings
 from podium.core.errors import ConfigError
+
+build = settings._build
 
 
 def test_train_reads_all_its_flags() -> None:
@@ -144,3 +147,19 @@ def test_runs_lists_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["run", "status", "algorithm", "env", "seed", "steps", "greedy", "training", "steps/s"]
     assert row.split() == ["first", "done", "ppo", "CartPole-v1", "7", "100,000", "-", "497", "-"]
+
+
+def test_settings_are_resolved_once_and_the_note_of_their_preset_is_kept(monkeypatch, capsys) -> None:
+    made = []
+    monkeypatch.setattr(settings, "_build", lambda values, algorithm: made.append(build(values, algorithm)) or made[-1])
+    assert main(["train", "ppo", "CartPole-v1", "--dry-run", "--seed", "7", "--set", "env.num_envs=4"]) == 0
+    shown = capsys.readouterr().out
+    assert len(made) == 1
+    assert "# preset ppo/" in shown
+    assert "seed = 7" in shown
+    assert "num_envs = 4" in shown
+
+
+def test_seeds_and_a_seed_are_refused_together(capsys) -> None:
+    assert main(["train", "ppo", "CartPole-v1", "--seeds", "2", "--set", "seed=5"]) == 2
+    assert "--seeds 2 and --set seed=5: give one of them" in capsys.readouterr().err

@@ -1,9 +1,9 @@
 """Each extra of pyproject.toml, installed from the checkout into a clean virtual environment of its own, and used once.
 
-What an extra forgets to bring is missing here; the environment of `make test` has the requirements of all extras at once.
+What an extra forgets to bring is missing here. The environment of `make test` has the requirements of all extras.
 The base requirements are installed once: each environment starts with hard links to them and adds its extra with pip.
 
-Left out: `cuda` and `tpu`, whose wheels are gigabytes and run on their hardware only, and `dev`, which `make test` uses.
+Left out: `cuda` and `tpu`, whose wheels are gigabytes and need their hardware, and `dev`, which `make test` uses.
 """
 
 import os

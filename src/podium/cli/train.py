@@ -100,38 +100,38 @@ class Train(Command):
             raise ConfigError(f"--seeds = {seeds}: must be at least 1")
         trackers = read_trackers(self.track)
         port = read_port(self.metrics_port)
-        choice: dict[str, Any] = {
-            "total_steps": read_whole("--total-steps", self.total_steps),
-            "seed": read_whole("--seed", self.seed),
-            "preset": self.preset,
-            "topology": self.topology,
-            "config": self.config,
-            "deterministic": self.deterministic,
-        }
-        # A typing mistake is told before jax is imported.
         packages = [] if self.gym_packages is None else [f"env.packages={self.gym_packages}"]
-        settings = [*packages, *self.set]
-        experiment = resolve(self.algorithm, self.env, **choice, overrides=settings).experiment
-        algorithm, env = experiment.algorithm.name, experiment.env.id
+        # A typing mistake is told before jax is imported.
+        resolved = resolve(
+            self.algorithm,
+            self.env,
+            preset=self.preset,
+            topology=self.topology,
+            config=self.config,
+            overrides=[*packages, *self.set],
+            total_steps=read_whole("--total-steps", self.total_steps),
+            seed=read_whole("--seed", self.seed),
+            deterministic=self.deterministic,
+        )
+        if seeds is not None and resolved.origins["seed"] == "flag":
+            raise ConfigError(f"--seeds {seeds} and --set seed={resolved.experiment.seed}: give one of them")
         if seeds is not None and not self.dry_run and not port:
             from podium.launch.seeds import seeds_at_once
 
-            if (at_once := seeds_at_once(experiment, seeds)) > 1:
-                return self.run_seeds(experiment, seeds, at_once)
+            if (at_once := seeds_at_once(resolved.experiment, seeds)) > 1:
+                return self.run_seeds(resolved.experiment, seeds, at_once)
 
         import podium.api as api
 
-        choice["set"] = settings
         if self.dry_run:
-            print(api.dry_run(algorithm, env, **choice))
+            print(api.dry_run(resolved))
             return 0
-        choice |= {"name": self.name, "overwrite": self.overwrite, "init_from": self.init_from}
-        choice |= {"track": trackers, "root": self.root, "progress": not self.quiet} | port
+        options: dict[str, Any] = {"name": self.name, "overwrite": self.overwrite, "init_from": self.init_from}
+        options |= {"track": trackers, "root": self.root, "progress": not self.quiet} | port
         if seeds is not None:
-            del choice["seed"]
-            runs = api.train_seeds(algorithm, env, **choice, seeds=seeds)
+            runs = api.train_seeds(resolved, **options, seeds=seeds)
         else:
-            runs = [api.train(algorithm, env, **choice)]
+            runs = [api.train(resolved, **options)]
         return tell_end(runs, self.quiet)
 
     def run_seeds(self, experiment: Experiment, seeds: int, at_once: int) -> int:
