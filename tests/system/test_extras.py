@@ -22,13 +22,14 @@ LEFT_OUT = {"cuda", "tpu", "dev"}
 LIMIT_S = 300
 
 TRAIN = ["podium", "train", "ppo"]
-SHORT = ["--total-steps", "2000", "--preset", "none", "--quiet", "--track", "none"]
+SHORT = ["--total-steps", "500", "--preset", "none", "--quiet", "--set", "evaluation.episodes=0"]
+SMALL = ["env.num_envs=2", "algorithm.fragment_length=16", "algorithm.minibatch_size=32", "algorithm.num_epochs=1"]
 USES: dict[str, list[str]] = {
-    "envpool": [*TRAIN, "envpool:CartPole-v1", *SHORT],
-    "gymnax": [*TRAIN, "gymnax:CartPole-v1", *SHORT],
-    "box2d": [*TRAIN, "gymnasium:LunarLander-v3", *SHORT],
-    "atari": [*TRAIN, "gymnasium:ALE/Pong-v5", *SHORT, "--set", "env.num_envs=2", "algorithm.num_steps=8"],
-    "wandb": [*TRAIN, "CartPole-v1", *SHORT[:-1], "wandb"],
+    "envpool": [*TRAIN, "envpool:CartPole-v1", *SHORT, *SMALL],
+    "gymnax": [*TRAIN, "gymnax:CartPole-v1", *SHORT, *SMALL],
+    "box2d": [*TRAIN, "gymnasium:LunarLander-v3", *SHORT, *SMALL],
+    "atari": [*TRAIN, "gymnasium:ALE/Pong-v5", *SHORT, *SMALL, "env.wrappers=[atari]"],
+    "wandb": [*TRAIN, "CartPole-v1", "--track", "wandb", *SHORT, *SMALL],
     "playground": ["python", "-c", "import mujoco_playground"],
     "cluster": ["python", "-c", "import ray"],
     "dashboard": ["python", "-c", "import nicegui"],
