@@ -1,6 +1,8 @@
 """Choices that a plan makes, and what it refuses before anything starts."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +11,11 @@ from envs.counting import Picture
 from podium.core.algorithm_configs import DQNConfig, ESConfig, IMPALAConfig, PPOConfig
 from podium.core.config import EnvConfig, Experiment, LimitsConfig, NetworkConfig, TopologyConfig
 from podium.core.errors import ConfigError
-from podium.launch import replay_keeper
+from podium.launch import calibration, replay_keeper
+from podium.launch.placement import Placement
 from podium.launch.plan import Choices, Plan, draw, make_plan, rebuild_plan
+from podium.protocol.shm import directories
+from podium.workers.layout import make_layouts
 
 
 def experiment(env: str = "podium:Catch-v0", num_envs: int = 16, minibatch: int = 64, **topology) -> Experiment:
@@ -114,6 +119,36 @@ def test_a_slot_of_more_environments_than_a_request_over_tcp_has_is_refused() ->
         make_plan(asked)
     make_plan(replace(asked, topology=replace(asked.topology, slots=2)))
     make_plan(replace(asked, topology=replace(asked.topology, transport="shm")))
+
+
+@pytest.mark.parametrize("too_small", [False, True])
+def test_where_shared_memory_does_not_do_auto_takes_tcp_and_says_so(
+    too_small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = experiment("gymnasium:CartPole-v1", actors=2)
+    plan = make_plan(wanted)
+    assert plan.transport == "shm"
+    layouts = make_layouts(plan.algorithm, plan.env.spec, plan.experiment, plan.rows)
+    # Two slots with two buffers each, and the parameters in four.
+    need = 2 * 2 * layouts.record.schema.nbytes + 4 * layouts.params.schema.nbytes
+    if too_small:
+        monkeypatch.setattr(directories.shutil, "disk_usage", lambda place: SimpleNamespace(free=need - 1))
+        lack = f"/dev/shm has {(need - 1) / 2**20:.1f} MB free, and the run's streams need {need / 2**20:.1f}"
+    else:
+        monkeypatch.setattr(directories, "SHARED_MEMORY", tmp_path / "gone")
+        lack = f"{tmp_path / 'gone'} cannot be written"
+    plan = make_plan(wanted)
+    assert plan.transport == plan.experiment.topology.transport == "tcp"
+    assert f"transport tcp: {lack}" in plan.notes
+    place = Placement("inline", 2, 2, 1, None, "shm", ("measured",))
+    settled = calibration._placed(plan, wanted.topology, place)
+    assert (settled.transport, settled.notes[-1]) == ("tcp", f"transport tcp: {lack}")
+    with pytest.raises(ConfigError) as caught:
+        make_plan(replace(wanted, topology=replace(wanted.topology, transport="shm")))
+    assert str(caught.value) == f"topology.transport = 'shm': {lack}; use tcp"
+    if too_small:
+        monkeypatch.setattr(directories.shutil, "disk_usage", lambda place: SimpleNamespace(free=need))
+        assert make_plan(wanted).transport == "shm"
 
 
 def test_replay_workers_cannot_take_turns_with_the_learner() -> None:

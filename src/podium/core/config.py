@@ -111,7 +111,7 @@ class TopologyConfig(Section):
     """Processes that play greedy episodes (evaluation.episodes) with the newest version, again and again."""
     transport: Literal["auto", TransportName] = "auto"
     """How workers reach each other: memory (threads of one process), shm (processes of one machine), tcp (encrypted).
-    auto: memory for one actor, else shm where there is Linux, else tcp."""
+    auto: memory for one actor, else shm where there is Linux and /dev/shm has room, else tcp."""
     staleness: int = 1
     """How many versions collecting may run ahead of learning; 0 is synchronous and deterministic. Replay workers add
     up to as many again, and 4."""

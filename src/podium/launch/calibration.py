@@ -26,7 +26,8 @@ from podium.envs.interface import HostEnv
 from podium.launch import training
 from podium.launch.names import are_known_everywhere
 from podium.launch.placement import Cost, Costs, Placement, acts_cheaply, choose, is_short, most_actors
-from podium.launch.plan import Plan
+from podium.launch.plan import Plan, check_requests, credits_of_slot
+from podium.launch.shared_memory import find_room
 from podium.ops.compiling import jit_learning
 from podium.ops.random_keys import run_key
 from podium.workers.action_sources import jit_act
@@ -249,15 +250,19 @@ def _may_leave(plan: Plan) -> bool:
 
 
 def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
+    spec, open_plan = plan.env.spec, replace(plan.experiment, topology=asked)
+    credits = credits_of_slot(open_plan, plan.algorithm)
+    transport, moved = find_room(open_plan, plan.algorithm, spec, place.slots, credits, place.transport)
+    check_requests(place.mode, spec.rows(plan.experiment.env.num_envs), place.slots, transport)
     served = place.inference_batch
     topology = replace(
         asked,
         mode=place.mode,
         actors=place.actors,
         slots=place.slots,
-        transport=place.transport,
+        transport=transport,
         inference_workers=max(place.inference_workers, asked.inference_workers),
-        inference_batch=asked.inference_batch or (served and plan.env.spec.rows(served)),
+        inference_batch=asked.inference_batch or (served and spec.rows(served)),
     )
     return replace(
         plan,
@@ -265,7 +270,7 @@ def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
         mode=place.mode,
         actors=place.actors,
         slots=place.slots,
-        transport=place.transport,
+        transport=transport,
         asked=None,
-        notes=(*plan.notes[:-1], f"mode {place.mode}: {place.reasons[0]}", *place.reasons[1:]),
+        notes=(*plan.notes[:-1], f"mode {place.mode}: {place.reasons[0]}", *place.reasons[1:], *moved),
     )

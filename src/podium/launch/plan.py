@@ -18,7 +18,7 @@ from podium.core.specs import EnvSpec
 from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName, between_processes, others
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
-from podium.launch import populations, replay_keeper
+from podium.launch import populations, replay_keeper, shared_memory
 from podium.launch.devices import configure
 from podium.launch.names import are_known_everywhere, is_importable, names_of_this_program
 from podium.launch.program import draw_program
@@ -84,7 +84,7 @@ class Plan:
     @property
     def credits(self) -> int:
         """Fragments that a slot may have out: one for each version that it may be ahead, several for individuals."""
-        return self.schedule.credits(1, BATCHES if isinstance(self.algorithm.experience, Individuals) else 1)
+        return credits_of_slot(self.experiment, self.algorithm)
 
     @property
     def envs(self) -> int:
@@ -152,12 +152,11 @@ def make_plan(
         mode, why = "inline", "a fused run has no replay workers"
     experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
     slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
-    rows = env.spec.rows(experiment.env.num_envs)
-    if mode == "served" and rows // slots > (most := TRANSPORTS[transport].most_rows):
-        raise ConfigError(
-            f"topology.slots = {slots}: over {transport}, a slot has at most {most:,} of the "
-            f"{rows:,} environments' rows; use more slots, or topology.transport={SHM.name}"
-        )
+    if learns:
+        credits = credits_of_slot(experiment, algorithm)
+        transport, moved = shared_memory.find_room(experiment, algorithm, env.spec, slots, credits, transport)
+        notes = (*notes, *moved)
+    check_requests(mode, env.spec.rows(experiment.env.num_envs), slots, transport)
     if workers and learns:
         replay_keeper.check_workers(experiment, algorithm, env.spec, actors, slots, transport)
     if transport != MEMORY.name and (lost := names_of_this_program(experiment)):
@@ -178,6 +177,22 @@ def make_plan(
         notes = (*notes, f"{actors} actors do not divide {experiment.env.num_envs} environments: each has up to {most}")
     shared = populations.learner_devices(experience) if isinstance(experience, Individuals) else 1
     return Plan(experiment, env, algorithm, mode, actors, slots, transport, shared, notes, asked, importable)
+
+
+def credits_of_slot(experiment: Experiment, algorithm: Algorithm) -> int:
+    """Fragments that a slot may have out."""
+    experience = algorithm.experience
+    schedule = make_schedule(experiment.topology.staleness, isinstance(experience, Replay))
+    return schedule.credits(1, BATCHES if isinstance(experience, Individuals) else 1)
+
+
+def check_requests(mode: Mode, rows: int, slots: int, transport: TransportName) -> None:
+    """Refuse slots whose rows do not fit into one request for actions."""
+    if mode == "served" and rows // slots > (most := TRANSPORTS[transport].most_rows):
+        raise ConfigError(
+            f"topology.slots = {slots}: over {transport}, a slot has at most {most:,} of the "
+            f"{rows:,} environments' rows; use more slots, or topology.transport={SHM.name}"
+        )
 
 
 def rebuild_plan(experiment: Experiment, choices: Sequence[Any]) -> Plan:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from podium.core.errors import StreamError
 
-ROOT = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
+SHARED_MEMORY = Path("/dev/shm")
+ROOT = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 PREFIX = "podium-"
 OWNER = "owner"
 MAKING_S = 60.0  # for making a directory, which takes milliseconds: one that is older was left by the dead
@@ -64,6 +65,16 @@ def shared_directory(name: str) -> Iterator[Path]:
         yield owned.path
     finally:
         owned.remove()
+
+
+def describe_lack(nbytes: int) -> str | None:
+    """Why shared memory cannot take so many bytes; None: it can."""
+    if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+        return f"{SHARED_MEMORY} cannot be written"
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free >= nbytes:
+        return None
+    return f"{SHARED_MEMORY} has {free / 2**20:,.1f} MB free, and the run's streams need {nbytes / 2**20:,.1f}"
 
 
 def sweep(root: Path = ROOT) -> list[Path]:
