@@ -79,6 +79,8 @@ def train(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
+    on: str = "local",
+    storage: str | None = None,
 ) -> Run:
     """Train, and return the run. `algorithm` may be a whole `podium.Experiment`, or a function that makes yours.
 
@@ -89,9 +91,15 @@ def train(
     a Python path, the function itself will do: {"network.factory": make_network, "env.wrappers": [wrap]}.
     `on_report` is called with each row of metrics.jsonl; if it returns False, the run stops.
     `callbacks` are objects of classes that extend `podium.Callback`: docs/callbacks.md.
-    `metrics_port` serves the run's figures to Prometheus.
+    `metrics_port` serves the run's metrics to Prometheus.
+    `on` is where its workers run: local, ray (a Ray cluster of this machine), or a cluster's HOST:PORT.
+    `storage` is a URL where its files are kept as well: s3://bucket/runs, gs://..., file://...
     """
-    plan = _plan(algorithm, env, total_steps, seed, preset, topology, config, set, deterministic)
+    from podium.launch.deployment import Deployment
+
+    deployment = Deployment(on, storage)
+    where = deterministic, deployment.is_cluster
+    plan = _plan(algorithm, env, total_steps, seed, preset, topology, config, set, *where)
     from podium.launch import session
 
     source = None if init_from is None else _find(init_from, root)
@@ -106,6 +114,7 @@ def train(
         callbacks=callbacks,
         progress=progress,
         metrics_port=metrics_port,
+        deployment=deployment,
     )
     return Run(directory.path, _read_env(env)[1])
 
@@ -148,14 +157,21 @@ def resume(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
+    on: str | None = None,
+    storage: str | None = None,
 ) -> Run:
     """Go on with a run from its newest checkpoint that can be read, or from its start if it has none yet.
 
     `total_steps`, `wall_s` and `target_return` move its limits, counted from its start; `math.inf` takes away either of
     the last two. `set` changes what may change: limits, evaluation, checkpoint, and traced hyper-parameters such as
-    algorithm.learning_rate.
+    algorithm.learning_rate. `run` may be the URL of a run in storage: it is brought to `root` first. `on` and `storage`
+    are as in `train`; left out, they are what they were.
     """
-    directory, factory = _find(run, root), _factory(run)
+    from podium.launch.deployment import bring, is_stored, read_deployment
+
+    directory = bring(str(run), Path(root)) if is_stored(run) else _find(run, root)
+    before, factory = read_deployment(directory), _factory(run)
+    deployment = replace(before, on=on or before.on, storage=storage or before.storage)
     experiment = settings.read_experiment(directory.experiment_toml)
     given = {"total_steps": total_steps, "wall_s": wall_s, "target_return": target_return}
     limits = {
@@ -165,9 +181,15 @@ def resume(
     from podium.launch import session
     from podium.launch.plan import make_plan
 
-    plan = make_plan(experiment, factory)
+    plan = make_plan(experiment, factory, on_cluster=deployment.is_cluster)
     session.resume(
-        plan, directory, on_report=on_report, callbacks=callbacks, progress=progress, metrics_port=metrics_port
+        plan,
+        directory,
+        on_report=on_report,
+        callbacks=callbacks,
+        progress=progress,
+        metrics_port=metrics_port,
+        deployment=deployment,
     )
     return Run(directory.path, factory)
 
@@ -241,6 +263,7 @@ def _plan(
     config: str | Path | None,
     overrides: Overrides,
     deterministic: bool,
+    on_cluster: bool = False,
 ) -> "Plan":
     env_id, factory = _read_env(env)
     if callable(algorithm):
@@ -274,7 +297,7 @@ def _plan(
         )
     from podium.launch.plan import make_plan
 
-    return make_plan(resolved.experiment, factory, resolved.notes)
+    return make_plan(resolved.experiment, factory, resolved.notes, on_cluster=on_cluster)
 
 
 def _read_env(env: Any) -> tuple[str | None, Callable | None]:

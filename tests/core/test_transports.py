@@ -29,4 +29,4 @@ def test_what_is_advised_instead_reaches_further():
 
 def test_memory_does_not_leave_its_process(tmp_path):
     with pytest.raises(StreamError, match="actor-0: transport memory does not leave its process"):
-        load_path(MEMORY.entry, "transport").at(TransportPlace("actor-0", tmp_path, "127.0.0.1", None))
+        load_path(MEMORY.entry, "transport").at(TransportPlace("actor-0", "here", tmp_path, "127.0.0.1", None))

@@ -82,9 +82,11 @@ def test_nor_does_one_that_begins_again_or_from_another_run(
 ) -> None:
     with pytest.raises(StartedError):
         session.train(plan(), tmp_path, name="fresh", init_from=saved, track=(), progress=False)
-    fresh = RunDirectory.create(tmp_path, "again", "run", overwrite=False)
     with pytest.raises(StartedError):
-        session.resume(plan(), fresh, progress=False)
+        session.train(plan(), tmp_path, name="again", track=(), progress=False)
+    del beginnings[1]
+    with pytest.raises(StartedError):
+        session.resume(plan(), RunDirectory(tmp_path / "again"), progress=False)
     assert "saved" in beginnings[0].notes[0]
     assert "began again" in beginnings[1].notes[0]
     assert all(map(holds_no_array, beginnings))

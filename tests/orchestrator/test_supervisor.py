@@ -5,6 +5,7 @@ What processes really do is in test_local_workers.py.
 
 import itertools
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -267,6 +268,20 @@ def test_a_lease_that_ran_out_though_the_process_lives_gets_it_killed_and_replac
     stage.frozen.clear()
     stage.run(1)
     assert states(stage) == ["running"] * 3
+    assert stage.supervisor.restarts == {"actor": 1}
+
+
+def test_a_silent_worker_is_kept_for_a_while_and_is_welcome_back() -> None:
+    stage = Stage(group("actor", "work", 2), limits=replace(LIMITS, silence_s=30.0))
+    stage.run(1)
+    stage.frozen.add("actor-0")
+    stage.run(25)
+    assert (stage.supervisor.restarts, states(stage)) == ({}, ["running", "silent", "running"])
+    stage.frozen.clear()
+    stage.run(1)
+    assert (stage.supervisor.restarts, states(stage)) == ({}, ["running"] * 3)
+    stage.frozen.add("actor-0")
+    stage.run(31)
     assert stage.supervisor.restarts == {"actor": 1}
 
 

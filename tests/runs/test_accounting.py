@@ -3,9 +3,20 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
-from podium.runs.accounting import ActorAccount, Booking, LearnerAccount, balance, go_back, next_incarnation, tally
+from podium.runs.accounting import (
+    ActorAccount,
+    Booking,
+    LearnerAccount,
+    balance,
+    go_back,
+    last_report,
+    next_incarnation,
+    save_reports,
+    tally,
+)
 from podium.runs.summary import Samples
 
 
@@ -219,3 +230,57 @@ def test_a_file_counts_before_a_report_of_it(tmp_path: Path) -> None:
     old = actor.report("actor-0.0")
     actor.produced = 30
     assert tally(tmp_path, reports=[old]).produced == 30
+
+
+def test_what_a_lost_host_had_not_reported_is_unknown_and_never_explained_away(tmp_path: Path) -> None:
+    actor, silent, learner = ActorAccount.in_memory(), Booking("1.0", 0, 10, 10), LearnerAccount(tmp_path)
+    actor.produced = 30
+    actor.commit(0, 20)
+    report = actor.report("actor-0.0")
+    later = [Booking("0.0", 0, 20, 20), Booking("0.0", 1, 25, 45)]  # the second came after the last report
+    assert all(learner.arrive(booking) for booking in (*later, silent))
+    learner.trained([*later, silent])
+    learner.close()
+    assert tally(tmp_path, running=True, reports=[report]) == Samples(produced=55, trained=55)
+    found = tally(tmp_path, reports=[report])
+    assert found == Samples(produced=55, trained=55, unknown_workers=2)
+    assert found.unexplained == 0
+
+
+def test_what_was_reported_counts_in_later_sessions_and_a_dead_workers_file_is_final(tmp_path: Path) -> None:
+    actor, learner = ActorAccount.create(tmp_path / "node", 0, 3), LearnerAccount(tmp_path / "node")
+    actor.produced = 30
+    actor.commit(0, 20)
+    booking = Booking("0.3", 0, 20, 20)
+    assert learner.arrive(booking)
+    learner.trained([booking])
+    learner.close()
+    killed = [last_report(tmp_path / "node", role, 0) for role in ("actor", "learner")]
+    found = Samples(produced=30, trained=20, lost=10)
+    assert tally(tmp_path / "launcher", reports=killed) == found
+    assert last_report(tmp_path / "node", "evaluator", 0) == b""
+    cut_off = actor.report("actor-0.3")
+    save_reports(tmp_path / "saved", killed)
+    save_reports(tmp_path / "saved", killed)
+    save_reports(tmp_path / "unknown", [cut_off, killed[1]])
+    assert tally(tmp_path / "saved") == found
+    assert tally(tmp_path / "unknown") == replace(found, unknown_workers=1)
+    assert next_incarnation(tmp_path / "saved") == 4
+
+
+def test_a_learner_on_another_host_goes_on_from_its_predecessors_last_report(tmp_path: Path) -> None:
+    first, second = LearnerAccount(tmp_path / "first"), LearnerAccount(tmp_path / "second")
+    first.open(trained=0)
+    bookings = [Booking("0.0", sequence, 10, 10 * (sequence + 1)) for sequence in range(3)]
+    assert all(first.arrive(booking) for booking in bookings)
+    first.trained(bookings)
+    reports = [first.report("learner")]
+    first.close()
+    second.take_over(reports)
+    second.open(trained=20)  # what its checkpoint knows
+    assert (second.record.trained, second.record.undone) == (20, 10)
+    assert not second.arrive(bookings[2])
+    assert second.arrive(Booking("0.0", 3, 10, 40))
+    stale = tally(tmp_path / "first", reports=[second.report("learner")])
+    assert stale.trained == 20, "a newer report counts before an older file"
+    second.close()

@@ -74,6 +74,10 @@ class Train(Command):
     """Where curves go beside metrics.jsonl: tensorboard, wandb, both with a comma, or none."""
     metrics_port: Annotated[str | None, flag("PORT")] = None
     """Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port and prints it."""
+    on: Annotated[str, flag("local|ray|HOST:PORT", "(default: local)")] = "local"
+    """Where its workers run: this machine, a Ray cluster of this machine, or a Ray cluster."""
+    storage: Annotated[str | None, flag("URL")] = None
+    """Keep its files there as well: s3://bucket/runs, gs://bucket/runs, file:///shared/runs."""
     dry_run: Switch = False
     """Print the resolved experiment and program, and start nothing."""
     root: Annotated[Path, flag("DIR", "(default: runs)")] = Path("runs")
@@ -128,6 +132,7 @@ class Train(Command):
             return 0
         options: dict[str, Any] = {"name": self.name, "overwrite": self.overwrite, "init_from": self.init_from}
         options |= {"track": trackers, "root": self.root, "progress": not self.quiet} | port
+        options |= {"on": self.on, "storage": self.storage}
         if seeds is not None:
             runs = api.train_seeds(resolved, **options, seeds=seeds)
         else:
@@ -169,7 +174,9 @@ class Resume(Command):
   podium resume NAME --target-return none               one that reached its return, to its last step"""
 
     name: Positional[Annotated[str, flag("[RUN]", "(default: latest)")]] = "latest"
-    """Name or path of a run."""
+    """Name or path of a run, or its URL in storage."""
+    on: Annotated[str | None, flag("local|ray|HOST:PORT")] = None
+    """Run its workers elsewhere than before."""
     total_steps: Annotated[str | None, flag("N")] = None
     """A new end, in environment steps from the run's beginning."""
     wall_s: Annotated[str | None, flag("S|none")] = None
@@ -196,7 +203,7 @@ class Resume(Command):
 
         import podium.api as api
 
-        run = api.resume(self.name, root=self.root, set=self.set, **limits, progress=not self.quiet, **port)
+        run = api.resume(self.name, root=self.root, on=self.on, set=self.set, **limits, progress=not self.quiet, **port)
         return tell_end([run], self.quiet)
 
 

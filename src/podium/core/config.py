@@ -110,8 +110,9 @@ class TopologyConfig(Section):
     evaluators: int = 0
     """Processes that play greedy episodes (evaluation.episodes) with the newest version, again and again."""
     transport: Literal["auto", TransportName] = "auto"
-    """How workers reach each other: memory (threads of one process), shm (processes of one machine), tcp (encrypted).
-    auto: memory for one actor, else shm where there is Linux and /dev/shm has room, else tcp."""
+    """How workers reach each other: memory (threads of one process), shm (processes of one machine), tcp (encrypted),
+    nearest (shm between workers of one host, tcp between hosts). auto: memory for one actor, else shm where there is
+    Linux and /dev/shm has room, else tcp; on a cluster nearest."""
     staleness: int = 1
     """How many versions collecting may run ahead of learning; 0 is synchronous and deterministic. Replay workers add
     up to as many again, and 4."""
@@ -146,12 +147,15 @@ class LimitsConfig(Section):
     """Seconds of training, compilation included."""
     target_return: float | None = None
     """Mean return of the last 100 training episodes."""
+    silence_s: float = 30.0
+    """Seconds that a worker on a cluster may be silent before it is replaced. A cut that heals sooner costs nothing."""
     hang_s: float = 300.0
     """Seconds without a sign of life after which environments or a worker are taken for hung."""
 
     def __post_init__(self) -> None:
         self.require("total_steps", self.total_steps >= 1, "at least 1")
         self.require("wall_s", self.wall_s is None or self.wall_s > 0, "more than 0")
+        self.require("silence_s", self.silence_s > 0, "more than 0")
         self.require("hang_s", self.hang_s > 0, "more than 0")
 
 

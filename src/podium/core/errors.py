@@ -6,6 +6,8 @@ PodiumError
  │    ├── EnvLostError        what steps environments died or hangs: a worker is restarted, or the run ends
  │    └── EndlessEpisodeError     a greedy episode did not end: the run is done, without evaluation
  ├── CheckpointError          no checkpoint of a run can be read (exit code 1)
+ ├── StorageError             the place that `--storage` names cannot be read or written
+ │    └── FencedError         a newer learner has taken over a run's checkpoints
  ├── TrainingError            the run cannot go on: a loss that is not finite (exit code 1)
  ├── DirectoryError           a worker cannot join its run's directory
  ├── PeerError                a worker that another needs has not appeared
@@ -49,6 +51,14 @@ class EndlessEpisodeError(EnvError):
 
 class CheckpointError(PodiumError):
     """No checkpoint of the run can be read."""
+
+
+class StorageError(PodiumError):
+    """The place that `--storage` names cannot be read or written."""
+
+
+class FencedError(StorageError):
+    """A newer learner has taken over: this one may not write checkpoints any more."""
 
 
 class TrainingError(PodiumError):

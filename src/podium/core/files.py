@@ -24,10 +24,10 @@ def drafted(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str) -> None:
-    """Replace the file's text at once."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replace the file's content at once."""
     with drafted(path) as draft:
-        draft.write_text(content, encoding="utf-8")
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def is_full(error: BaseException | None) -> bool:

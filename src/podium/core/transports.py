@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-TransportName = Literal["memory", "shm", "tcp"]
+TransportName = Literal["memory", "shm", "tcp", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class TransportKind:
 MEMORY = TransportKind("memory", "podium.protocol.memory.transport:MemoryTransport", "process")
 SHM = TransportKind("shm", "podium.protocol.shm.transport:ShmTransport", "host", platforms=("linux",))
 TCP = TransportKind("tcp", "podium.protocol.tcp.transport:TcpTransport", "network", most_rows=4096)
-TRANSPORTS = {kind.name: kind for kind in (MEMORY, SHM, TCP)}
+NEAREST = TransportKind(
+    "nearest", "podium.protocol.nearest.transport:NearestTransport", "network", platforms=("linux",), most_rows=4096
+)
+TRANSPORTS = {kind.name: kind for kind in (MEMORY, SHM, TCP, NEAREST)}
 
 
 def between_processes() -> TransportName:
@@ -41,7 +44,12 @@ def between_processes() -> TransportName:
     return next(kind.name for kind in TRANSPORTS.values() if kind.reach != "process" and kind.available)
 
 
+def between_hosts() -> TransportName:
+    """The transport of a cluster: the nearest way for each stream, where this platform has several."""
+    return NEAREST.name if NEAREST.available else TCP.name
+
+
 def others(kind: TransportKind) -> str:
     """The transports that reach further than `kind`, or than its platform: `shm or tcp`."""
-    names = list(TRANSPORTS)
+    names = [name for name in TRANSPORTS if name != NEAREST.name]
     return " or ".join(names[names.index(kind.name) + 1 :])

@@ -43,6 +43,7 @@ from podium.workers.replay_requests import Asked, ReplayRequests
 from podium.workers.served_actions import ServedActions
 from podium.workers.slot import EnvSlot
 
+ACCOUNTS_LIMIT_S = 30.0
 AnyLearner = Learner | IndividualLearner | ReplayLearner
 
 
@@ -83,6 +84,8 @@ class Site:
         """The account of a worker that takes fragments in."""
         self.account = account = LearnerAccount(self.accounting, name)
         self.stack.callback(account.close)
+        if self.membership is not None:  # a predecessor may have been on another host
+            account.take_over(self.membership.fetch_accounts(ACCOUNTS_LIMIT_S), name)
         self._report(account, name)
         return account
 

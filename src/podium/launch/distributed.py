@@ -4,22 +4,25 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from podium.core import toml
 from podium.core.errors import ConfigError, EnvError, TrainingError
 from podium.core.machine import count_cores
+from podium.launch.deployment import Deployment
 from podium.launch.live_metrics import LiveMetrics
 from podium.launch.plan import Plan
 from podium.launch.program import make_program
 from podium.launch.recording import Beginning
-from podium.orchestrator.backends import BACK_ENDS
+from podium.orchestrator.backends import choose_back_end
 from podium.orchestrator.program import check
-from podium.orchestrator.supervisor import Outcome, Supervisor
+from podium.orchestrator.supervisor import LIMITS, Outcome, Supervisor
 from podium.orchestrator.worker import ENV_FAILED, MISCONFIGURED
-from podium.runs.accounting import go_back, next_incarnation, tally
+from podium.runs.accounting import go_back, next_incarnation, save_reports, tally
 from podium.runs.directory import RunDirectory
+from podium.runs.mirror import followed, last_claim
 from podium.runs.progress import Progress
 from podium.runs.recorder import OnReport
 from podium.runs.summary import (
@@ -44,9 +47,13 @@ def run(
     interrupt: threading.Event,
     on_report: OnReport,
     metrics: LiveMetrics,
+    deployment: Deployment,
 ) -> None:
     """Run a plan's program to its end; raises if it failed."""
+    storage = deployment.open_storage(directory.name)
     since = next_incarnation(directory.accounting)
+    if storage is not None:
+        since = max(since, last_claim(storage) + 1)
     if plan.replay_workers:
         go_back(directory.accounting, beginning.counts.env_steps)
     _begin_summary(plan, directory, beginning, since)
@@ -59,14 +66,22 @@ def run(
         "track": list(beginning.track),
         "notes": list(beginning.counts.notes),
         "init_from": None if init_from is None else str(init_from.path.absolute()),
+        # On a cluster, accounts are kept where the worker is.
+        "accounting": None if deployment.is_cluster else str(directory.accounting.absolute()),
+        "storage": None if storage is None else storage.url,
     }
     program = make_program(plan, payload)
     for warning in check(program, count_cores()):
         bar.say(f"warning: {warning}")
     bar.say(f"starting {', '.join(f'{group.count} {group.role}(s)' for group in program.groups)}")
-    run_program = BACK_ENDS["local"]
-    with run_program(program, directory.logs, status=directory.workers_json, say=bar.say) as supervisor:
+    limits = replace(LIMITS, silence_s=plan.experiment.limits.silence_s) if deployment.is_cluster else LIMITS
+    apart = storage if deployment.is_cluster else None  # what the learner writes on another host
+    run_program = choose_back_end(deployment.on)
+    options = {"limits": limits, "status": directory.workers_json, "say": bar.say}
+    with run_program(program, directory.logs, **options) as supervisor, followed(apart, directory):
         stopped = _watch(supervisor, news, bar, interrupt, on_report, metrics)
+    if deployment.is_cluster:
+        save_reports(directory.accounting, supervisor.accounts())
     outcome = supervisor.outcome
     assert outcome is not None
     amend_summary(

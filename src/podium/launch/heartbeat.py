@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from podium.orchestrator.status import read_status
 from podium.orchestrator.worker import WorkerContext
-from podium.runs.accounting import tally
-from podium.runs.directory import RunDirectory
+from podium.runs.summary import Samples
 from podium.workers.individual_learner import IndividualLearner
 from podium.workers.learner import Learner
 from podium.workers.replay_learner import ReplayLearner
@@ -53,16 +51,19 @@ class Beat:
 
 
 class WorkerMetrics:
-    """Metrics of all workers once a second, for the learner's report: as the launcher last wrote them.
+    """Metrics of all workers once a second, for the learner's report: its own, and what the others told the directory.
 
-    The learner's own have the run's account: what actors have produced by now, and what became of it.
+    The learner's have the run's accounting: what actors have produced by now, and what became of it.
     """
 
     def __init__(
-        self, context: WorkerContext, run: RunDirectory, worker: Learner | ReplayLearner | IndividualLearner
+        self,
+        context: WorkerContext,
+        worker: Learner | ReplayLearner | IndividualLearner,
+        count: Callable[[], Samples],
     ) -> None:
-        self._beat, self._run, self._worker = Beat(context), run, worker
-        self._since = context.payload["since"]
+        self._membership, self._name = context.membership, f"{context.role}-{context.index}"
+        self._beat, self._worker, self._count = Beat(context), worker, count
         self._due = 0.0
 
     def __call__(self) -> dict[str, float]:
@@ -70,12 +71,6 @@ class WorkerMetrics:
         if now < self._due:
             return {}
         self._due = now + METRICS_S
-        samples = asdict(tally(self._run.accounting, self._since, running=True))
-        self._beat(self._worker.metrics() | {f"samples_{what}": steps for what, steps in samples.items()})
-        status = read_status(self._run.workers_json)
-        return {
-            f"{worker.role}-{worker.index}/{name}": value
-            for worker in (status.workers if status else ())
-            for name, value in worker.metrics.items()
-            if value is not None
-        }
+        self._beat(self._worker.metrics() | {f"samples_{what}": n for what, n in asdict(self._count()).items()})
+        reported = self._membership.worker_metrics | {self._name: self._membership.metrics}
+        return {f"{worker}/{name}": value for worker, metrics in reported.items() for name, value in metrics.items()}

@@ -15,7 +15,7 @@ from podium.core import toml
 from podium.core.config import Experiment, TopologyConfig
 from podium.core.errors import ConfigError
 from podium.core.specs import EnvSpec
-from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName, between_processes, others
+from podium.core.transports import MEMORY, SHM, TRANSPORTS, TransportName, between_hosts, between_processes, others
 from podium.envs import registry as envs
 from podium.envs.registry import ResolvedEnv
 from podium.launch import populations, replay_keeper, shared_memory
@@ -110,11 +110,16 @@ class Plan:
 
 
 def make_plan(
-    experiment: Experiment, env_factory: Callable | None = None, notes: tuple[str, ...] = (), learns: bool = True
+    experiment: Experiment,
+    env_factory: Callable | None = None,
+    notes: tuple[str, ...] = (),
+    learns: bool = True,
+    on_cluster: bool = False,
 ) -> Plan:
     """Resolve environment, algorithm and mode; whatever cannot work raises ConfigError here.
 
-    What only acts keeps no experience, and need not have the memory for it.
+    What only acts keeps no experience, and need not have the memory for it. `on_cluster` says whether workers may be on
+    several hosts.
     """
     configure(experiment)
     env = envs.resolve(experiment.env, env_factory)
@@ -126,6 +131,10 @@ def make_plan(
         populations.check(experiment, experience, mode)
     devices, workers = 1, experiment.topology.replay_workers or 0
     if mode == "fused":
+        if on_cluster:
+            raise ConfigError(
+                "--on: a fused run is one process; leave --on out, or spread it with --set topology.mode=inline"
+            )
         _refuse_workers(experiment)
         devices = _choose_devices(experiment, algorithm, env.spec)
     if isinstance(experience, Replay):
@@ -151,7 +160,8 @@ def make_plan(
     if mode == "fused":
         mode, why = "inline", "a fused run has no replay workers"
     experiment, actors = replace(experiment, topology=topology), topology.actors or max(1, workers)
-    slots, transport = _choose_slots(experiment, mode, actors), _choose_transport(experiment, mode, actors)
+    slots = _choose_slots(experiment, mode, actors)
+    transport = _choose_transport(experiment, mode, actors, on_cluster)
     if learns:
         credits = credits_of_slot(experiment, algorithm)
         transport, moved = shared_memory.find_room(experiment, algorithm, env.spec, slots, credits, transport)
@@ -169,7 +179,7 @@ def make_plan(
             f"env = {experiment.env.id}: actors in other processes cannot import it; put it in a module and name it "
             "my_module:make_env, or use topology.transport=memory"
         )
-    asked = topology if _is_open(experiment) else None
+    asked = topology if not on_cluster and _is_open(experiment) else None
     topology = replace(topology, mode=mode, actors=actors, slots=slots, transport=transport)
     experiment, notes = replace(experiment, topology=topology), (*notes, f"mode {mode}: {why}")
     if slots % actors:
@@ -292,9 +302,13 @@ def _choose_slots(experiment: Experiment, mode: Mode, actors: int) -> int:
     )
 
 
-def _choose_transport(experiment: Experiment, mode: Mode, actors: int) -> TransportName:
+def _choose_transport(experiment: Experiment, mode: Mode, actors: int, on_cluster: bool) -> TransportName:
     topology, wanted = experiment.topology, experiment.topology.transport
     processes = topology.evaluators or topology.replay_workers
+    if on_cluster and wanted == "auto":
+        return between_hosts()
+    if on_cluster and TRANSPORTS[wanted].reach != "network":
+        raise ConfigError(f"topology.transport = {wanted!r}: does not lead to other hosts; with --on use auto or tcp")
     if wanted == "auto":
         return MEMORY.name if mode == "inline" and actors == 1 and not processes else between_processes()
     kind, where = TRANSPORTS[wanted], f"topology.transport = {wanted!r}:"

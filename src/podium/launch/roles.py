@@ -4,6 +4,7 @@ These are the entries that a program names. A worker chooses nothing: the experi
 one that is started again, or elsewhere, is the same.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,8 +33,10 @@ from podium.protocol.streams import Transport, TransportPlace
 from podium.runs.accounting import tally
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory
+from podium.runs.mirror import Mirror, NoMirror, fetch_checkpoint, fetch_files
 from podium.runs.progress import Progress
 from podium.runs.recorder import Recorder
+from podium.runs.storage import Storage
 from podium.runs.summary import Samples
 from podium.workers.actor import Actor
 from podium.workers.individual_actor import IndividualActor
@@ -76,15 +79,16 @@ def evaluator(context: WorkerContext) -> None:
 
 def learner(context: WorkerContext) -> None:
     """Learn from what actors send, from the newest checkpoint on if there is one."""
-    run, payload = RunDirectory(Path(context.payload["run"])), context.payload
-    with _site(context) as (site, watchdog), run.write_alone():
-        plan, beginning = site.plan, _beginning(context, run, site.plan)
+    payload = context.payload
+    with _site(context) as (site, watchdog), _run_directory(context, site) as (run, mirror):
+        plan, beginning, accounting = site.plan, _beginning(context, run, site.plan), site.accounting
+        assert accounting is not None
         bar = Progress(plan.experiment.limits.total_steps)
         watchdog.be_patient()
         worker = build_learner(site, beginning.state, beginning.counts.updates, beginning.counts.env_steps)
 
         def count() -> Samples:
-            return tally(run.accounting, payload["since"], running=True)
+            return tally(accounting, payload["since"], running=True, reports=context.membership.accounts or ())
 
         def is_fed(timeout: float) -> bool:
             # Replay workers give nothing before learning starts, but its steps count, and so must its time.
@@ -102,12 +106,39 @@ def learner(context: WorkerContext) -> None:
                 limit_s = max(DATA_LIMIT_S, 2 * plan.experiment.limits.hang_s)
                 wait_for_data(is_fed, lambda: count().produced, context.stop, limit_s, watchdog.be_patient)
                 recorder.start(time.monotonic() - began)
-                workers, logged = WorkerMetrics(context, run, worker), LoggedMetrics(run)
-                training.learn(worker, recorder, watchdog, lambda: workers() | logged())
+                workers, logged = WorkerMetrics(context, worker, count), LoggedMetrics(run)
+
+                def check() -> None:
+                    watchdog()
+                    mirror.check()
+
+                training.learn(worker, recorder, check, lambda: workers() | logged())
                 watchdog.be_patient()  # the last checkpoint
 
         with bar:
             recording.record(plan, run, beginning, bar, context.stop, None, work)
+
+
+@contextmanager
+def _run_directory(context: WorkerContext, site: Site) -> Iterator[tuple[RunDirectory, Mirror | NoMirror]]:
+    """The directory that this learner writes, alone, and sends to storage where there is some. On a cluster that
+    directory is its own: it begins with what is stored.
+    """
+    path, url = Path(context.payload["run"]), context.payload["storage"]
+    storage, apart = Storage(url) if url else None, context.payload["accounting"] is None
+    run = RunDirectory(path / "learner" if storage and apart else path)
+    run.path.mkdir(parents=True, exist_ok=True)
+    with run.write_alone():
+        if storage is None:
+            yield run, NoMirror()
+            return
+        with Mirror(storage, run, site.sender.incarnation) as mirror:
+            if apart:
+                fetch_checkpoint(storage, run)
+                fetch_files(storage, run)
+            yield run, mirror
+        if apart:
+            shutil.rmtree(run.path)  # all of it is stored
 
 
 def _run(
@@ -140,7 +171,7 @@ def _site(context: WorkerContext) -> Iterator[tuple[Site, Watchdog]]:
             stop=context.stop,
             incarnation=context.incarnation,
             membership=context.membership,
-            accounting=Path(context.payload["run"]) / "accounting",
+            accounting=Path(context.payload["accounting"] or Path(context.host.shm) / "accounting"),
             beat=Beat(context, watchdog),
             watchdog=watchdog,
             be_patient=watchdog.be_patient,
@@ -160,7 +191,7 @@ def _plan(context: WorkerContext, experiment: Experiment) -> Plan:
 
 def _transport(context: WorkerContext, plan: Plan) -> Transport:
     name, host = f"{context.role}-{context.index}", context.host
-    place = TransportPlace(name, Path(host.shm), host.address, context.keys)
+    place = TransportPlace(name, host.identity, Path(host.shm), host.address, context.keys)
     return load_path(TRANSPORTS[plan.transport].entry, "transport").at(place)
 
 

@@ -22,21 +22,25 @@ from podium.envs.spec_file import dump_spec
 from podium.launch import distributed, training
 from podium.launch.calibration import settle
 from podium.launch.callbacks import Calls, check_callbacks
+from podium.launch.deployment import HERE, Deployment
 from podium.launch.evaluation import EVALUATION_SEED, evaluate_params
 from podium.launch.interrupts import interruptible
 from podium.launch.live_metrics import exposed
 from podium.launch.plan import Plan
 from podium.launch.recording import Beginning, begin, begin_again, is_over, record
 from podium.launch.restore import restore
+from podium.orchestrator.backends import choose_back_end
 from podium.runs.accounting import next_incarnation, tally
 from podium.runs.directory import RunDirectory, stem
 from podium.runs.full_disk import full_disk_told
 from podium.runs.metrics import cut_tail
+from podium.runs.mirror import END, START, fetch_checkpoint, fetch_files, mirrored
 from podium.runs.plot import plot_run
 from podium.runs.progress import Progress, announce
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
 from podium.runs.restarts import describe_restarts
 from podium.runs.results import describe_result
+from podium.runs.storage import Storage
 from podium.runs.summary import amend_summary, read_summary
 from podium.runs.trackers import require_trackers
 
@@ -53,12 +57,16 @@ def train(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
+    deployment: Deployment = HERE,
 ) -> RunDirectory:
     """Train from the start, or from another run's parameters, in a new run directory.
 
     The directory is made last: what cannot start leaves nothing behind, and overwrites nothing.
     """
     require_trackers(track)
+    choose_back_end(deployment.on)
+    if deployment.storage is not None:
+        Storage(deployment.storage).probe()
     if progress:
         measures = "" if plan.asked is None else ": measuring where its parts run best"
         announce(f"preparing {plan.experiment.algorithm.name} on {plan.experiment.env.id}{measures}")
@@ -69,8 +77,23 @@ def train(
     with directory.hold(), full_disk_told(directory), _resumable(directory, progress):
         write_whole(directory.env_json, dump_spec(plan.env.spec, plan.env.codec))
         _write_experiment(directory, plan.experiment)
-        _run(plan, directory, beginning, init_from, on_report, callbacks, progress, metrics_port)
+        _store_start(directory, deployment)
+        _run(plan, directory, beginning, init_from, on_report, callbacks, progress, metrics_port, deployment)
     return directory
+
+
+def _store_start(directory: RunDirectory, deployment: Deployment) -> None:
+    """Record where the run is, and let it be found in storage from its first moment."""
+    if deployment != HERE:
+        deployment.write(directory)
+    _store(directory, deployment, START)
+
+
+def _store(directory: RunDirectory, deployment: Deployment, names: Sequence[str]) -> None:
+    if (storage := deployment.open_storage(directory.name)) is not None:
+        for name in names:
+            if (directory.path / name).exists():
+                storage.upload(directory.path / name, name)
 
 
 def resume(
@@ -81,13 +104,18 @@ def resume(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     metrics_port: int | None = None,
+    deployment: Deployment = HERE,
 ) -> None:
     """Go on from the newest checkpoint that is whole, or from the start where there is none yet."""
     check_callbacks(callbacks, plan)
+    choose_back_end(deployment.on)
     directory.require_writable()
     with directory.hold(), full_disk_told(directory), _resumable(directory, progress):
         with directory.write_alone():
             pass  # if the launcher of before was killed, its learner writes a last checkpoint
+        if deployment.is_cluster and (storage := deployment.open_storage(directory.name)) is not None:
+            fetch_files(storage, directory)
+            fetch_checkpoint(storage, directory)
         beginning = begin_again(plan, directory, learns=plan.in_one_process)
         limits_before = read_experiment(directory.experiment_toml).limits
         if plan.experiment.limits != limits_before or not _lacks_its_end(plan, directory):
@@ -95,7 +123,8 @@ def resume(
         if not plan.in_one_process:
             cut_tail(directory.metrics, beginning.counts.updates)  # the learner would, but we follow the file before
         _write_experiment(directory, plan.experiment)
-        _run(plan, directory, beginning, None, on_report, callbacks, progress, metrics_port)
+        _store_start(directory, deployment)
+        _run(plan, directory, beginning, None, on_report, callbacks, progress, metrics_port, deployment)
 
 
 def _lacks_its_end(plan: Plan, directory: RunDirectory) -> bool:
@@ -151,12 +180,14 @@ def _run(
     callbacks: Sequence[Callback],
     progress: bool,
     metrics_port: int | None,
+    deployment: Deployment,
 ) -> None:
     calls = Calls(callbacks, plan, directory)
     try:
-        _run_called(plan, directory, beginning, init_from, on_report, calls, progress, metrics_port)
+        _run_called(plan, directory, beginning, init_from, on_report, calls, progress, metrics_port, deployment)
     finally:
         calls.end(read_summary(directory.path) or {})
+        _store(directory, deployment, END)
 
 
 def _run_called(
@@ -168,6 +199,7 @@ def _run_called(
     calls: Calls,
     progress: bool,
     metrics_port: int | None,
+    deployment: Deployment,
 ) -> None:
     limits = plan.experiment.limits
     with Progress(limits.total_steps, progress, directory.log, limits.wall_s) as bar:
@@ -192,9 +224,10 @@ def _run_called(
                 def run(recorder: Recorder) -> None:
                     training.run(plan, recorder, bar, beginning.state, calls.attach)
 
-                record(plan, directory, beginning, bar, interrupt, watch, run)
+                with mirrored(deployment.open_storage(directory.name), directory):
+                    record(plan, directory, beginning, bar, interrupt, watch, run)
             else:
-                distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, metrics)
+                distributed.run(plan, directory, beginning, init_from, bar, interrupt, watch, metrics, deployment)
         _finish(plan, directory, bar)
 
 

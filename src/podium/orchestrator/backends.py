@@ -7,11 +7,14 @@ with local(program, logs=run / "logs", status=run / "status.json") as supervisor
         time.sleep(0.05)
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from podium.core.errors import ConfigError
+from podium.core.extras import install_line
 from podium.orchestrator.host import LOOPBACK
 from podium.orchestrator.processes import ProcessSpawner
 from podium.orchestrator.program import Program
@@ -40,5 +43,19 @@ def local(
             yield supervisor
 
 
-BACK_ENDS = {"local": local}
-"""Where a program can run, by name: one place to look one up, and to add one."""
+def choose_back_end(on: str) -> Callable[..., AbstractContextManager[Supervisor]]:
+    """Where a program can run, by name: `local`, `ray` for a cluster of this machine, or a Ray cluster's HOST:PORT.
+
+    Raises ConfigError, before anything starts, for what cannot be used from here.
+    """
+    if on == "local":
+        return local
+    try:
+        from podium.orchestrator.ray.backend import on_ray
+        from podium.orchestrator.ray.cluster import require_token
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError(f"--on {on}: Ray is not installed; {install_line('cluster')}") from None
+    require_token(on)
+    return partial(on_ray, address=on)

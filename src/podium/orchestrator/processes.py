@@ -102,8 +102,6 @@ class ProcessSpawner(Spawner):
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, group: Group, index: int, incarnation: int) -> ProcessHandle:
-        name = f"{group.role}-{index}"
-        log = self._logs / f"{name}.log"
         description = Description(
             entry=group.entry,
             role=group.role,
@@ -117,22 +115,27 @@ class ProcessSpawner(Spawner):
             leave_s=self._leave_s,
             path=sys.path,
         )
-        line = msgspec.json.encode(description) + b"\n"
-        with log.open("ab") as output:
-            start = output.tell()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "podium.orchestrator.process"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(group.resources, os.environ),
-                start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only
-            )
-        assert process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it is dead already, which `poll` will say
-            process.stdin.write(line)
-            process.stdin.flush()
-        return ProcessHandle(name, process, log, start)
+        return start_process(description, group.resources, self._logs / f"{group.role}-{index}.log")
+
+
+def start_process(description: Description, resources: Resources, log: Path) -> ProcessHandle:
+    """Start the process that is described; its output goes to the end of `log`."""
+    line = msgspec.json.encode(description) + b"\n"
+    with log.open("ab") as output:
+        start = output.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "podium.orchestrator.process"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(resources, os.environ),
+            start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only
+        )
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError):  # it is dead already, which `poll` will say
+        process.stdin.write(line)
+        process.stdin.flush()
+    return ProcessHandle(f"{description.role}-{description.index}", process, log, start)
 
 
 def environment(resources: Resources, inherited: Mapping[str, str]) -> dict[str, str]:

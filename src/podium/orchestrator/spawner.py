@@ -36,6 +36,10 @@ class Handle(ABC):
     def failure(self) -> str | None:
         """The error, traceback or last words of one that has failed, wherever its log is."""
 
+    def account(self) -> bytes:
+        """What is known of the accounting of one that has ended, where its launcher cannot read its files."""
+        return b""
+
 
 class Spawner(ABC):
     """Starts workers. It also sees to it that they join the run's directory."""

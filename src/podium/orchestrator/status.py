@@ -13,7 +13,7 @@ from podium.core.files import write_whole
 
 PERIOD_S = 1.0  # between two writes, unless a worker's state has changed
 
-WorkerState = Literal["pending", "starting", "running", "restarting", "ended"]
+WorkerState = Literal["pending", "starting", "running", "silent", "restarting", "ended"]
 
 
 @dataclass(frozen=True)

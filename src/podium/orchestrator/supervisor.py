@@ -40,6 +40,7 @@ class Limits:
     """How long supervision waits for what, in seconds."""
 
     start_s: float = 120.0  # from a worker's start to its registration: imports
+    silence_s: float = 0.0  # from a worker's last renewal to its replacement; at least a lease
     leave_s: float = 4.0  # from stop to SIGTERM, and from SIGTERM to SIGKILL
     checkpoint_s: float = 60.0  # the same for the learner, which has something to save
     exit_s: float = 30.0  # from a worker's farewell to its process's end
@@ -211,6 +212,10 @@ class Supervisor:
             entry = self._directory.last(*record.identity)
             if entry and (entry.ready or entry.progress):
                 record.turn("running")
+        elif state == "expired" and record.state == "running":
+            record.turn("silent")
+        elif state == "live" and record.state == "silent":
+            record.turn("running")
         if state == "withdrawn" and record.left_at is None:
             record.left_at = now
         if not self._ending and not record.verdict and (verdict := self._overdue(record, state, now)):
@@ -223,7 +228,9 @@ class Supervisor:
         if state == "unknown" and now - record.started > limits.start_s:
             return f"did not register within {limits.start_s:g} s"
         if state == "expired" and now >= self._judge_from:
-            return f"did not renew its lease for {lease_s:g} s: stopped, or hung"
+            entry, silence_s = self._directory.last(*record.identity), max(lease_s, limits.silence_s)
+            if entry is None or now - entry.renewed > silence_s:
+                return f"did not renew its lease for {silence_s:g} s: stopped, hung, or cut off"
         if record.left_at is not None and now - record.left_at > limits.exit_s:
             return f"did not exit within {limits.exit_s:g} s of its end"
         return None
@@ -231,6 +238,7 @@ class Supervisor:
     def _ended(self, record: WorkerRecord, code: int, now: float) -> None:
         assert record.handle
         cause = self._cause(record, code)
+        self._directory.note_account(*record.identity, record.handle.account())
         record.handle = None
         self._directory.withdraw(*record.identity)
         if record in self._leads and code == FINISHED:

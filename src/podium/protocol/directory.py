@@ -49,24 +49,30 @@ class Registration:
 
 @dataclass(frozen=True)
 class Renewal:
-    """What a worker sends: itself, whom it wants to know of (None: all), which table it has, and whether it leaves."""
+    """What a worker sends: itself, which roles it wants to know of (None: all), which table it has, whether it leaves,
+    and whether it wants all that workers have reported: accounts and metrics."""
 
     entry: Registration
     roles: list[str] | None = None
     epoch: int = -1
     leaving: bool = False
+    reports: bool = False
 
 
 @dataclass(frozen=True)
 class News:
-    """What it hears: whether to stop, how long a lease is, the table if it has changed, and why it was refused."""
+    """What it hears: whether to stop, how long a lease is, after how long a silence it may take the directory for lost,
+    the table if it has changed, and why it was refused."""
 
     epoch: int
     stop: bool
     lease_s: float
+    patience_s: float
     table: list[Registration] | None = None
     refused: str | None = None
     farewell: bool = False  # the answer to a renewal that said `leaving`
+    accounts: list[bytes] | None = None
+    metrics: dict[str, dict[str, float]] | None = None  # of each live worker, by its name
 
 
 class _Row(NamedTuple):
@@ -82,8 +88,14 @@ class Directory:
     directory.live("learner"), directory.expired()
     """
 
-    def __init__(self, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float | None = None,
+    ) -> None:
         self.lease_s = lease_s
+        self.patience_s = 2 * lease_s if patience_s is None else patience_s
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], _Row] = {}
@@ -109,8 +121,7 @@ class Directory:
                 raise RefusedError(f"{entry.name}: incarnation {entry.incarnation} has withdrawn")
             if known is None or known.state != "live" or known.entry.place() != entry.place():
                 self._touch(entry.role)
-            if entry.account:
-                self._accounts[entry.role, entry.index, entry.incarnation] = entry.account
+            self._note_account(entry.role, entry.index, entry.incarnation, entry.account)
             self._rows[entry.role, entry.index] = _Row(replace(entry, account=b"", renewed=self._clock()), "live")
 
     def withdraw(self, role: str, index: int, incarnation: int) -> None:
@@ -150,6 +161,15 @@ class Directory:
         with self._lock:
             return list(self._accounts.values())
 
+    def note_account(self, role: str, index: int, incarnation: int, account: bytes) -> None:
+        """Keep what was found of the accounting of a dead worker, if anything was."""
+        with self._lock:
+            self._note_account(role, index, incarnation, account)
+
+    def _note_account(self, role: str, index: int, incarnation: int, account: bytes) -> None:
+        if account:
+            self._accounts[role, index, incarnation] = account
+
     @property
     def epoch(self) -> int:
         """Grows with every change of the table or of stop."""
@@ -171,7 +191,10 @@ class Directory:
                 self.withdraw(entry.role, entry.index, entry.incarnation)
         except RefusedError as error:
             refused = str(error)
-        return replace(self.news(renewal.roles, renewal.epoch), refused=refused, farewell=renewal.leaving)
+        news = replace(self.news(renewal.roles, renewal.epoch), refused=refused, farewell=renewal.leaving)
+        if not renewal.reports:
+            return news
+        return replace(news, accounts=self.accounts(), metrics={one.name: one.metrics for one in self.live()})
 
     def news(self, roles: Collection[str] | None = None, epoch: int = -1) -> News:
         """The present state, with the table of these roles (None: all) unless `epoch` is its number.
@@ -184,7 +207,7 @@ class Directory:
             table = (
                 None if epoch == newest else [entry for entry in self._live() if roles is None or entry.role in roles]
             )
-            return News(newest, self._stop, self.lease_s, table)
+            return News(newest, self._stop, self.lease_s, self.patience_s, table)
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call `watcher` after every change of the table or of stop; returns what ends that. It must not block."""

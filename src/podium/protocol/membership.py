@@ -38,8 +38,8 @@ class Membership:
             membership.metrics = {"steps_per_s": 1234.0}       # replaced, never changed in place
 
     `stop` is set when the directory says so, when it refuses this incarnation (`refused` says why), and when it has
-    been silent for two leases (`lost`). With `roles`, only workers of these can be looked up, and news of others cost
-    nothing; else all.
+    been silent for longer than it said (`lost`; two leases, unless it was told otherwise). With `roles`, only workers
+    of these can be looked up, and news of others cost nothing; else all.
     """
 
     def __init__(
@@ -58,10 +58,13 @@ class Membership:
         self._progress = 0
         self._metrics: dict[str, float] = {}
         self.report_account: Callable[[], bytes] = bytes  # called for each renewal, by the thread that renews
+        self.accounts: list[bytes] | None = None  # of all workers as last reported; None until they are asked for
+        self.worker_metrics: dict[str, dict[str, float]] = {}  # of all workers, once accounts are asked for
+        self._wants_reports = False
         self._endpoints: dict[str, str] | None = None
         self._table: list[Registration] = []
         self._epoch = -1
-        self._lease_s = LEASE_S
+        self._lease_s, self._patience_s = LEASE_S, 2 * LEASE_S
         self._joined = self._leaving = self._urgent = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"lease of {entry.name}", daemon=True)
@@ -115,6 +118,20 @@ class Membership:
         self._wait(lambda: len(ready()) >= count, timeout)
         return found if len(found := ready()) >= count else []
 
+    def fetch_accounts(self, timeout: float) -> list[bytes]:
+        """What all workers have reported of their accounting.
+
+        From now on `accounts` and `worker_metrics` are kept up to date.
+
+        Raises DirectoryError if the directory does not answer within `timeout` seconds.
+        """
+        self._wants_reports = self._urgent = True
+        self._link.wake()
+        self._wait(lambda: self.accounts is not None, timeout)
+        if self.accounts is None:
+            raise DirectoryError(f"{self._entry.name}: the directory did not tell the accounts for {timeout:g} s")
+        return self.accounts
+
     def close(self) -> None:
         """Withdraw, with a last word on progress. Twice is harmless."""
         self._leaving = True
@@ -144,7 +161,7 @@ class Membership:
             metrics=self._metrics,
             account=self.report_account(),
         )
-        return Renewal(entry, self._roles, self._epoch, self._leaving)
+        return Renewal(entry, self._roles, self._epoch, self._leaving, self._wants_reports)
 
     def _run(self) -> None:
         try:
@@ -160,7 +177,7 @@ class Membership:
                 silent_s = 0.0 if news else silent_s + min(time.monotonic() - now, period)
                 if news:
                     self._take(news)
-                elif silent_s > 2 * self._lease_s:
+                elif silent_s > self._patience_s:
                     self.lost = True
                     self._halt()
             self._leave()
@@ -169,11 +186,13 @@ class Membership:
 
     def _take(self, news: News) -> None:
         with self._changed:
-            self._lease_s = news.lease_s
+            self._lease_s, self._patience_s = news.lease_s, news.patience_s
             self.refused = news.refused or self.refused
             self._joined = self._joined or not news.refused
             if news.table is not None:
                 self._table, self._epoch = news.table, news.epoch
+            if news.accounts is not None:
+                self.accounts, self.worker_metrics = news.accounts, news.metrics or {}
             self._changed.notify_all()
         if news.stop or news.refused:
             self._halt()

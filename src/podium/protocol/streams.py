@@ -229,9 +229,13 @@ class InferenceServer(ABC):
 
 
 class TransportPlace(NamedTuple):
-    """Where a worker's ends are: `directory` is its host's shared memory, endpoints are bound to `address`."""
+    """Where a worker's ends are: `directory` is its host's shared memory, endpoints are bound to `address`.
+
+    `host` is equal for two workers exactly if they share memory.
+    """
 
     worker: str
+    host: str
     directory: Path
     address: str
     keys: "RunKeys | None"

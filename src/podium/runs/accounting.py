@@ -26,6 +26,7 @@ RECENT = 1024
 REPORTED = 256
 """Of those, how many travel with a lease."""
 HEAD = 4
+ENDED, COPY = 1, 2
 RECORD_BYTES = 1 << 20
 
 
@@ -82,33 +83,41 @@ class ActorAccount:
     @property
     def ended(self) -> bool:
         """Whether the actor ended by itself, and could say what was unfinished."""
-        return bool(self._words[3])
+        return int(self._words[3]) == ENDED
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is what was last reported of an actor, which may not be all that it did."""
+        return int(self._words[3]) == COPY
 
     def end(self, unfinished: int) -> None:
         """The actor's last word."""
         self._words[2] = unfinished
-        self._words[3] = 1
+        self._words[3] = ENDED
 
     def commit(self, sequence: int, steps: int) -> None:
         """A fragment is on its way. Called just before it is."""
         self._words[HEAD + sequence % RECENT] = steps
         self._words[1] = sequence + 1
 
-    def report(self, name: str) -> bytes:
-        """For a launcher that cannot read the file: the counts, and the sizes of as many fragments as can be out."""
+    def report(self, name: str, final: bool = False) -> bytes:
+        """For a launcher that cannot read the file: the counts, and the sizes of as many fragments as can be out.
+
+        It is final if the actor's process is dead.
+        """
         last = range(max(0, self.fragments - REPORTED), self.fragments)
         words = [*map(int, self._words[:HEAD]), *map(self.steps_of, last)]
-        return msgspec.json.encode(Report(name, words))
+        return msgspec.json.encode(Report(name, words, final=final))
 
-    @classmethod
-    def reported(cls, words: Sequence[int]) -> Self:
-        """The account that a report was made of, as far as it went."""
-        account = cls.in_memory()
-        account._words[:HEAD] = words[:HEAD]
-        first = account.fragments - len(words[HEAD:])
-        for sequence, steps in enumerate(words[HEAD:], first):
-            account._words[HEAD + sequence % RECENT] = steps
-        return account
+    def take(self, report: "Report") -> Self:
+        """Become the account that a report was made of, as far as that went."""
+        head, steps = report.words[:HEAD], report.words[HEAD:]
+        self._words[:HEAD] = head
+        if head[3] != ENDED and not report.final:
+            self._words[3] = COPY
+        for sequence, size in enumerate(steps, self.fragments - len(steps)):
+            self._words[HEAD + sequence % RECENT] = size
+        return self
 
     def steps_of(self, sequence: int) -> int:
         """Steps of one of the last fragments committed."""
@@ -121,6 +130,10 @@ class Report(msgspec.Struct):
     name: str  # that of its file
     words: list[int] = []
     record: "AccountRecord | None" = None
+    final: bool = False
+
+
+NOTHING = Report("", [0] * HEAD)
 
 
 class ActorEntry(msgspec.Struct):
@@ -141,6 +154,7 @@ class AccountRecord(msgspec.Struct):
     undone: int = 0
     incarnations: dict[str, ActorEntry] = {}
     keeper: int = -1  # the last incarnation of the replay worker that keeps it
+    number: int = 0  # grows with each change: of two copies, the one with the higher number is newer
 
 
 class Booking(NamedTuple):
@@ -168,6 +182,12 @@ class LearnerAccount:
         self.record = AccountRecord() if stored is None else msgspec.json.decode(stored, type=AccountRecord)
         self._lock = threading.Lock()  # one thread trains, another takes in the next batch
         self._arrived: dict[str, tuple[int, int]] = {}  # of each incarnation: next sequence, and its count so far
+
+    def take_over(self, reports: Iterable[bytes], name: str = "learner") -> None:
+        """Go on from what a predecessor on another host last reported, if that is newer than what is here."""
+        for report in map(decode_report, reports):
+            if report.name == name and report.record is not None and report.record.number > self.record.number:
+                self.record = report.record
 
     def open(self, trained: int) -> None:
         """Begin, or go back to a checkpoint: what was trained on and it does not know of is undone."""
@@ -243,29 +263,62 @@ class LearnerAccount:
             entry.next_sequence += 1
 
     def _write(self) -> None:
+        self.record.number += 1
+        self.write()
+
+    def write(self) -> None:
+        """Put the record into its file."""
         if self._file is not None:
             self._file.write(msgspec.json.encode(self.record))
 
 
 def tally(directory: Path, since: int = 0, running: bool = False, reports: Iterable[bytes] = ()) -> Samples:
-    """The run's samples, from both counts. `since`: the first incarnation of the present session. `reports` count for
-    workers whose files are not here.
+    """The run's samples, from both counts. `since`: the first incarnation of the present session.
 
     What an actor of this session had under way when it ended by itself (or has, if the run is `running`) is in
-    flight; what the others had under way when they died is lost.
+    flight; what the others had under way when they died is lost. `reports` count for workers whose files are not here;
+    of two accounts of a learner or replay worker, the one with the higher `number` counts.
     """
-    told = {report.name: report for report in (msgspec.json.decode(each, type=Report) for each in reports)}
     records = {
         name: _read(directory, name) for name in ("learner", *_replays(directory)) if (directory / name).exists()
     }
     actors = {path.name: ActorAccount.open(path) for path in _accounts(directory)}
-    for name, report in told.items():
-        if report.record is not None:
-            records.setdefault(name, report.record)
-        elif name not in actors:
-            actors[name] = ActorAccount.reported(report.words)
+    for report in map(decode_report, reports):
+        if report.record is None:
+            actors.setdefault(report.name, ActorAccount.in_memory().take(report))
+        elif report.name not in records or records[report.name].number < report.record.number:
+            records[report.name] = report.record
     own = {name.removeprefix("actor-"): account for name, account in actors.items()}
     return balance(merge(list(records.values())), own, since, running)
+
+
+def last_report(directory: Path, role: str, index: int) -> bytes:
+    """What the files here say of a worker whose process is dead; empty if it kept no account."""
+    actors = sorted(directory.glob(f"{role}-{index}.*"), key=lambda path: int(path.suffix[1:]))
+    if actors:
+        return ActorAccount.open(actors[-1]).report(actors[-1].name, final=True)
+    for name in (role, f"{role}-{index}"):
+        if (directory / name).exists():
+            return msgspec.json.encode(Report(name, record=_read(directory, name), final=True))
+    return b""
+
+
+def save_reports(directory: Path, reports: Iterable[bytes]) -> None:
+    """Keep in files what workers on other hosts have reported, for the run's later sessions."""
+    for report in map(decode_report, reports):
+        if report.record is not None:
+            account = LearnerAccount(directory, report.name)
+            account.take_over([msgspec.json.encode(report)], report.name)
+            account.write()
+            account.close()
+        elif not (directory / report.name).exists():
+            worker, _, incarnation = report.name.removeprefix("actor-").partition(".")
+            ActorAccount.create(directory, int(worker), int(incarnation)).take(report)
+
+
+def decode_report(report: bytes) -> Report:
+    """What `report` of an account has encoded."""
+    return msgspec.json.decode(report, type=Report)
 
 
 def go_back(directory: Path, trained: int) -> None:
@@ -300,10 +353,12 @@ def balance(
     record: AccountRecord, actors: Mapping[str, ActorAccount], since: int = 0, running: bool = False
 ) -> Samples:
     """Senders' and receiver's counts side by side: what they differ by stays in `Samples.unexplained`."""
-    produced = lost = in_flight = 0
-    for incarnation, actor in actors.items():
+    produced = lost = in_flight = unknown = 0
+    for incarnation in {**actors, **record.incarnations}:
         entry = record.incarnations.get(incarnation, ActorEntry())
-        made = actor.produced
+        actor = actors.get(incarnation) or ActorAccount.in_memory().take(NOTHING)
+        arrived = entry.received + entry.lost
+        made = max(actor.produced, arrived) if actor.is_copy else actor.produced
         produced += made
         lost += entry.lost
         of_this_session = int(incarnation.partition(".")[2]) >= since
@@ -311,9 +366,10 @@ def balance(
             under_way = (i for i in range(entry.next_sequence, actor.fragments) if i not in entry.ahead)
             in_flight += actor.unfinished + sum(actor.steps_of(i) for i in under_way)
         elif of_this_session and running:
-            in_flight += made - entry.received - entry.lost
+            in_flight += made - arrived
         else:
-            lost += max(0, made - entry.received - entry.lost)
+            lost += max(0, made - arrived)
+            unknown += actor.is_copy
     return Samples(
         produced=produced,
         trained=record.trained,
@@ -321,6 +377,7 @@ def balance(
         lost=lost,
         undone=record.undone,
         in_flight=in_flight,
+        unknown_workers=unknown,
     )
 
 

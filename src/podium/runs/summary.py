@@ -39,6 +39,8 @@ class Samples:
     lost: int = 0
     undone: int = 0
     in_flight: int = 0
+    unknown_workers: int = 0
+    """Incarnations that were lost with their host: what they did after they last reported is in no count."""
 
     @property
     def unexplained(self) -> int:

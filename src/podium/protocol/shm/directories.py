@@ -6,6 +6,7 @@ owned.remove()
 sweep()                                      # at the next start: removes what killed owners could not
 """
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -32,13 +33,18 @@ class OwnedDirectory:
 
     path: Path
     lock: int | None
+    shared: bool = False
 
     def remove(self) -> None:
-        """Remove the directory and all in it, then let go. Twice is harmless."""
-        if self.lock is not None:
+        """Remove the directory and all in it, then let go. Twice is harmless. One that others share stays theirs."""
+        if self.lock is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            if self.shared:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self.lock)
-            self.lock = None
+        os.close(self.lock)
+        self.lock = None
 
 
 def create_directory(name: str, root: Path = ROOT) -> OwnedDirectory:
@@ -54,6 +60,27 @@ def create_directory(name: str, root: Path = ROOT) -> OwnedDirectory:
         shutil.rmtree(hidden)
         raise StreamError(f"{path} cannot be made: {error.strerror}") from None
     return OwnedDirectory(path, lock)
+
+
+def join_directory(name: str, root: Path = ROOT) -> OwnedDirectory:
+    """The directory `podium-NAME`, made by the first process of this host that joins it.
+
+    All that have joined hold it together: `sweep` leaves it alone while one of them lives, and the last to leave
+    removes it.
+    """
+    path = root / f"{PREFIX}{name}"
+    while True:
+        path.mkdir(mode=0o700, exist_ok=True)
+        try:
+            lock = os.open(path / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(lock), os.stat(path / OWNER)):
+                return OwnedDirectory(path, lock, shared=True)
+            os.close(lock)
+        except FileNotFoundError:
+            continue  # the last of those before us has just removed it
+        except OSError as error:
+            raise StreamError(f"{path} cannot be made: {error.strerror}") from None
 
 
 @contextmanager
