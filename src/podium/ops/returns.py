@@ -78,7 +78,8 @@ def lambda_returns(
         G_t = r_t + γ v_{t+1}                          where truncated
         G_t = r_t                                      where terminated
 
-    λ = 0 gives one-step returns, λ = 1 the discounted rewards with a bootstrap at their end.
+    λ = 0 gives one-step returns, λ = 1 the discounted rewards with a bootstrap at their end. For algorithms of users:
+    examples/reinforce.py and docs/own-algorithm.md call it.
     """
     check_shapes(r_t, v_t, terminated_t, truncated_t)
 

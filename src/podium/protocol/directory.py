@@ -137,11 +137,14 @@ class Directory:
             self._rows[role, index] = _Row(row.entry, "withdrawn")
 
     def live(self, role: str | None = None) -> list[Registration]:
-        """Workers whose lease runs, of one role or all, by role and index."""
+        """Workers whose lease runs, of one role or all, by role and index.
+
+        For inspection, as in the tests of leases: the supervisor asks for `state`, and clients read `news`.
+        """
         return self._select("live", role)
 
     def expired(self) -> list[Registration]:
-        """Workers that neither renewed their lease nor withdrew."""
+        """Workers that neither renewed their lease nor withdrew. For inspection, as `live` is."""
         return self._select("expired")
 
     def state(self, role: str, index: int, incarnation: int) -> State:

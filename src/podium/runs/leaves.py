@@ -78,6 +78,8 @@ def digest_array(array: np.ndarray) -> str:
 def params_digest(tree: Tree) -> str:
     """sha256 over all leaves in tree order: equal if and only if the parameters are, bit for bit.
 
+    The tests of bit-exactness compare runs by it; no run computes it.
+
     assert params_digest(resumed_params) == params_digest(uninterrupted_params)
     """
     digests = [digest_array(np.asarray(_to_data(leaf))) for leaf in jax.tree_util.tree_leaves(tree)]
