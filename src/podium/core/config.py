@@ -35,7 +35,7 @@ class EnvConfig(Section):
     wrappers: tuple[str, ...] = ()
     """Applied in order: atari, frame_stack(4), action_repeat(2), time_limit(200), my_module:wrap."""
     processes: int = 0
-    """Step Gymnasium environments in this many processes with shared memory (0: in this process)."""
+    """Step Gymnasium environments in this many processes with shared memory (0: in this one, or as auto chooses)."""
     threads: int | None = None
     """EnvPool's threads; None: one a core."""
     packages: tuple[str, ...] = ()

@@ -54,6 +54,8 @@ class ResolvedEnv:
     jax_env: JaxEnv | None
     note: str
     codec: Codec
+    spread: bool = False
+    """Whether `env.processes` may step it in processes of their own."""
 
 
 def resolve(config: EnvConfig, factory: Callable[..., Any] | None = None) -> ResolvedEnv:
@@ -285,7 +287,7 @@ def resolve_gymnasium_maker(
         return GymnasiumEnv(partial(make, render), list(seeds), wrap, spec)
 
     where = {0: "", 1: ", in a process of its own"}.get(config.processes, f", in {config.processes} processes")
-    return ResolvedEnv(library, "host", spec, make_host, None, note + where, codec)
+    return ResolvedEnv(library, "host", spec, make_host, None, note + where, codec, spread=True)
 
 
 def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHost | None) -> ResolvedEnv:

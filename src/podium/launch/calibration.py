@@ -22,6 +22,7 @@ from podium.core.errors import EnvError
 from podium.core.machine import count_cores
 from podium.core.specs import Action, Box, Discrete
 from podium.core.transports import MEMORY, TransportName
+from podium.envs import registry as envs
 from podium.envs.interface import HostEnv
 from podium.launch import training
 from podium.launch.names import are_known_everywhere
@@ -69,6 +70,7 @@ def settle(plan: Plan) -> Plan:
         seconds=_seconds(plan),
         accelerator=jax.default_backend() != "cpu",
         processes=_may_leave(plan),
+        env_processes=_may_spread(plan),
         transport=_transport(plan),
         slots=plan.asked.slots,
     )
@@ -249,6 +251,14 @@ def _may_leave(plan: Plan) -> bool:
     return _transport(plan) != MEMORY.name and plan.importable and are_known_everywhere(plan.experiment, plan.env)
 
 
+def _may_spread(plan: Plan) -> bool:
+    """Whether `env.processes` could step the environments: those that Gymnasium makes by a name.
+
+    Not those of individuals, which act for themselves: more of them need more actors.
+    """
+    return plan.env.spread and _may_leave(plan) and not isinstance(plan.algorithm.experience, Individuals)
+
+
 def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
     spec, open_plan = plan.env.spec, replace(plan.experiment, topology=asked)
     credits = credits_of_slot(open_plan, plan.algorithm)
@@ -264,9 +274,11 @@ def _placed(plan: Plan, asked: TopologyConfig, place: Placement) -> Plan:
         inference_workers=max(place.inference_workers, asked.inference_workers),
         inference_batch=asked.inference_batch or (served and spec.rows(served)),
     )
+    env_config = replace(plan.experiment.env, processes=place.env_processes)
     return replace(
         plan,
-        experiment=replace(plan.experiment, topology=topology),
+        experiment=replace(plan.experiment, topology=topology, env=env_config),
+        env=envs.resolve(env_config) if place.env_processes else plan.env,
         mode=place.mode,
         actors=place.actors,
         slots=place.slots,

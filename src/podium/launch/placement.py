@@ -21,6 +21,10 @@ NEAR = 1.1
 """Of two placements whose rates differ by no more, the simpler one is taken."""
 MOST_SLOTS = 8
 """For each actor."""
+MOST_ENV_PROCESSES = 8
+"""For each core: a process that only steps environments is small, and those that wait leave the core to others."""
+PIPE_S = 0.0001
+"""What telling one such process to step, and hearing that it has, takes of the actor's time."""
 SMALL_PART = 0.25
 """Environments with threads of their own stay one batch while choosing actions is no more than this part of a step."""
 
@@ -54,7 +58,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Placement:
-    """Who runs where: topology fields, and why. `inference_batch` counts environments."""
+    """Who runs where: topology fields, `env.processes`, and why. `inference_batch` counts environments."""
 
     mode: Literal["inline", "served"]
     actors: int
@@ -63,6 +67,7 @@ class Placement:
     inference_batch: int | None
     transport: TransportName
     reasons: tuple[str, ...]
+    env_processes: int = 0
 
 
 def choose(
@@ -74,13 +79,15 @@ def choose(
     seconds: float = math.inf,
     accelerator: bool = False,
     processes: bool = True,
+    env_processes: bool = False,
     transport: TransportName | None = None,
     slots: int | None = None,
 ) -> Placement:
     """The simplest placement whose rate comes near the best one's.
 
     `steps` and `seconds` are the run's limits: a short one is not worth starting processes for. `processes` says
-    whether other processes could make the environments; `transport` and `slots` are those that the user has set.
+    whether other processes could make the environments, and `env_processes` whether `env.processes` could step them;
+    `transport` and `slots` are those that the user has set.
 
     choose(Costs(Cost(0.032, 0.032), act={16: Cost(1e-4, 1e-4)}), cores=2, num_envs=16).actors == 2
     """
@@ -91,10 +98,11 @@ def choose(
     places = [here, *(_ring(measured, num_envs, here) if slots is None else ())]
     if processes and not measured.parallel:
         places += _apart(measured, cores, num_envs, accelerator, slots, apart)
+        places += _spread(measured, cores, num_envs, here) if env_processes and slots in (None, 1) else ()
     rates = {place: rate(measured, cores, num_envs, place) for place in places}
     best = next(place for place in places if rates[place] * NEAR >= max(rates.values()))
     saved = min(seconds, steps / rates[here]) * (1 - rates[here] / rates[best])
-    if best.transport == apart and transport is None and saved < START_S:
+    if (best.transport == apart or best.env_processes) and transport is None and saved < START_S:
         return replace(here, reasons=(_costs(measured, num_envs), f"other processes would save {saved:.1f} s only"))
     if best == here:
         return replace(here, reasons=(_costs(measured, num_envs), _why_here(measured, processes)))
@@ -120,7 +128,7 @@ def most_actors(measured: Costs, cores: int) -> int:
 def rate(measured: Costs, cores: int, num_envs: int, place: Placement) -> float:
     """Environment steps a second that a placement should reach: by its slowest part, or by the cores there are."""
     env, update, ring = measured.env, measured.update, place.slots // place.actors
-    slot_s = env.wall_s / place.slots
+    slot_s = _spread_s(env, num_envs, place.env_processes) / place.slots
     if place.mode == "served":
         assert place.inference_batch is not None
         act, acts = measured.acting(place.inference_batch), num_envs / place.inference_batch
@@ -133,8 +141,8 @@ def rate(measured: Costs, cores: int, num_envs: int, place: Placement) -> float:
         act, acts = measured.acting(num_envs // place.actors), place.actors
         turn = ring * slot_s + act.wall_s
     free = cores if update != NOTHING else max(1, cores - 1)  # a learner that was not measured has one for itself
-    busy = (env.core_s + acts * act.core_s + update.core_s) / free
-    kept = KEPT if place.actors > 1 or place.mode == "served" else 1.0
+    busy = (env.core_s + place.env_processes * PIPE_S + acts * act.core_s + update.core_s) / free
+    kept = KEPT if place.actors > 1 or place.env_processes or place.mode == "served" else 1.0
     return kept * num_envs / max(turn, update.wall_s, busy)
 
 
@@ -174,6 +182,18 @@ def _apart(
             yield Placement("served", n, taken, workers, max(batch, num_envs // taken), apart, ())
 
 
+def _spread(measured: Costs, cores: int, num_envs: int, here: Placement) -> Iterator[Placement]:
+    """One actor whose environments are stepped in processes of their own; more than cores only where they wait."""
+    share = measured.env.core_s / measured.env.wall_s if measured.env.wall_s else 1.0
+    most = min(num_envs, MOST_ENV_PROCESSES * cores, int(cores / max(min(share, 1.0), 1 / MOST_ENV_PROCESSES)))
+    yield from (replace(here, env_processes=n) for n in range(2, most + 1) if num_envs % n == 0)
+
+
+def _spread_s(env: Cost, num_envs: int, processes: int) -> float:
+    """A step of all environments, in so many processes (0: in the actor's own)."""
+    return env.wall_s * math.ceil(num_envs / processes) / num_envs + processes * PIPE_S if processes else env.wall_s
+
+
 def _batch(measured: Costs, most: int) -> int:
     """The fewest environments at which an inference worker comes near its best rate, of the numbers measured."""
     sizes = sorted(size for size in measured.act if size <= most) or [min(measured.act)]
@@ -208,6 +228,9 @@ def _why_here(measured: Costs, processes: bool) -> str:
 
 
 def _gain(place: Placement, rate: float, rate_here: float) -> str:
+    if place.env_processes:
+        who = f"one actor, env.processes={place.env_processes}"
+        return f"{who}: about {rate:,.0f} steps/s, against {rate_here:,.0f} in its own process"
     who = f"{place.actors} actor(s) with {place.slots // place.actors} slot(s) each"
     if place.mode == "served":
         who += f", {place.inference_workers} inference worker(s) for up to {place.inference_batch} environments"
