@@ -76,6 +76,23 @@ class Broken(Counting):
         return observation, *rest
 
 
+class Succeeding(Counting):
+    """Every fourth episode of three steps is a success, and only then has a distance, of 7."""
+
+    def __init__(self, success: Any = True) -> None:
+        super().__init__()
+        self.episode, self.success = 0, success
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episode += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        *step, info = super().step(action)
+        reached = self.episode % 4 == 0
+        return *step, info | {"is_success": self.success if reached else False} | ({"distance": 7} if reached else {})
+
+
 class Rich(gymnasium.Env):
     """A nested observation of every kind, a multi-discrete action and a mask."""
 
@@ -157,6 +174,10 @@ def make_counting(**kwargs: Any) -> gymnasium.Env:
     return Counting(**kwargs)
 
 
+def make_succeeding(**kwargs: Any) -> gymnasium.Env:
+    return Succeeding(**kwargs)
+
+
 def make_counting_jax(end: int = 3, limit: int = 99) -> JaxEnv:
     import jax.numpy as jnp
 
@@ -191,7 +212,7 @@ class Batch(HostEnv):
     """A user's own batch, which at its second step does what `how` says."""
 
     def __init__(self, seeds: list[int], how: str) -> None:
-        self.spec, self.num_envs = EnvSpec(Array((2,)), Discrete(2)), len(seeds)
+        self.spec, self.num_envs = EnvSpec(Array((2,)), Discrete(2), metrics=("distance",)), len(seeds)
         self.how, self.count = how, 0
 
     def reset(self) -> TimeStep:
@@ -208,7 +229,8 @@ class Batch(HostEnv):
         obs = np.zeros((rows, 1) if self.how == "obs" and bad else (rows, 2), np.float32)
         reward = np.float32(1) if self.how == "reward" and bad else np.ones(rows, np.float32)
         no = np.zeros(rows, bool)
-        return TimeStep(obs, reward, no, no, None, np.zeros(rows, np.float32), np.zeros(rows, np.int32), no)
+        metrics = np.zeros(rows if self.how == "metrics" and bad else (rows, 1), np.float32)
+        return TimeStep(obs, reward, no, no, None, np.zeros(rows, np.float32), np.zeros(rows, np.int32), no, metrics)
 
     def save(self) -> Any:
         match self.how:

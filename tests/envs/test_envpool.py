@@ -97,6 +97,16 @@ def test_actions_are_clipped_to_their_bounds() -> None:
     np.testing.assert_array_equal(wild.step(np.full((1, 6), 50.0)).reward, tame.step(np.ones((1, 6))).reward)
 
 
+def test_metrics_are_numbers_of_its_info() -> None:
+    names, kwargs = ("x_velocity", "is_success", "x_position"), {"max_episode_steps": 5}
+    env = EnvPoolEnv("HalfCheetah-v5", [1, 2], kwargs=kwargs, metrics=names)
+    assert env.spec.metrics == ("x_velocity", "x_position"), "it has no is_success"
+    env.reset()
+    before, after = (env.step(np.ones((2, 6))).metrics for _ in range(2))
+    np.testing.assert_allclose(after[:, 1] - before[:, 1], 0.05 * after[:, 0], atol=1e-5)
+    check_host_env(lambda seeds: EnvPoolEnv("HalfCheetah-v5", seeds, 2, kwargs, metrics=names), steps=12)
+
+
 def test_specs() -> None:
     spec = make_spec("HalfCheetah-v5", {})
     assert (spec.observation, spec.action) == (Array((17,)), Box((6,), (-1.0,) * 6, (1.0,) * 6))

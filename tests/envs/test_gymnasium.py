@@ -10,14 +10,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.counting import Broken, Counting, Echo, Picture, Rich
+from envs.counting import Broken, Counting, Echo, Picture, Rich, Succeeding
 from podium.core.errors import EnvError
 from podium.core.specs import Array, Box, Discrete, MultiDiscrete
 from podium.envs.gymnasium import GymnasiumEnv
+from podium.envs.gymnasium_rows import examine
 from podium.envs.gymnasium_wrappers import wrapping
 from podium.envs.interface import HostEnv
 from podium.envs.processes import ProcessesEnv
-from podium.envs.testing import check_host_env
+from podium.envs.testing import check_host_env, copy_step
 from podium.envs.wrappers import Wrapper
 
 Adapter = Callable[..., HostEnv]
@@ -83,10 +84,20 @@ class TestBothAdapters:
     def test_conforms_on_nested_observations_and_masks(self, adapter: Adapter) -> None:
         check_host_env(partial(adapter, Rich), steps=12)
 
+    def test_metrics_are_those_of_an_episode_s_last_info_and_nan_where_it_has_none(self, adapter: Adapter) -> None:
+        spec = examine(Succeeding, metrics=("distance", "is_success"))[0]
+        check_host_env(partial(adapter, Succeeding, spec=spec), steps=20)
+        env = adapter(Succeeding, seeds=[1, 2], spec=spec)
+        env.reset()
+        steps = [copy_step(env.step(np.zeros(2, int))) for _ in range(16)]
+        env.close()
+        ends = [step.metrics[0].tolist() for step in steps if step.episode_over[0]]
+        np.testing.assert_array_equal(ends, [[np.nan, 0]] * 3 + [[7, 1]])
+
 
 def row(step: object) -> tuple:
     """The first row as plain numbers."""
-    obs, reward, terminated, truncated, _, total, length, over = step  # type: ignore[misc]
+    obs, reward, terminated, truncated, _, total, length, over, _ = step  # type: ignore[misc]
     return tuple(x[0].item() for x in (obs[:, 0], reward, terminated, truncated, total, length, over))
 
 

@@ -36,8 +36,9 @@ def test_envpool_steps_a_gymnasium_id_that_it_has() -> None:
         EnvConfig("gymnasium:CartPole-v1"),
         EnvConfig("CartPole-v1", kwargs={"sutton_barto_reward": True}),
         EnvConfig("CartPole-v1", wrappers=("envs.counting:Doubled",)),
+        EnvConfig("HalfCheetah-v5", metrics=("reward_forward",)),
     ],
-    ids=["forced", "kwargs", "wrapper"],
+    ids=["forced", "kwargs", "wrapper", "metrics"],
 )
 def test_gymnasium_steps_what_asks_for_it(config: EnvConfig) -> None:
     found = resolve(config)
@@ -273,6 +274,7 @@ def test_an_own_environment_that_cannot_work_is_told_before_the_run(name: str, h
         ("raise", r"(?s)seeds \[6, 7\] raised in send:.*counting.py.*ZeroDivisionError: the wheel came off"),
         ("obs", r"seeds \[6, 7\] in recv: obs has shape \(2, 1\), its spec says \(2, 2\)"),
         ("reward", r"seeds \[6, 7\] in recv: reward has shape \(\), its spec says \(2,\)"),
+        ("metrics", r"seeds \[6, 7\] in recv: metrics has shape \(2,\), its spec says \(2, 1\)"),
     ],
 )
 def test_an_own_batch_that_breaks_its_spec_is_named_by_its_seeds(how: str, message: str) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from podium.core.config import Experiment
@@ -11,6 +12,7 @@ from podium.core.settings import resolve
 from podium.runs import recorder
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.metrics import MetricsLog, read_metrics
+from podium.runs.outcomes import Outcomes
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, Recorder
 
@@ -49,6 +51,19 @@ def test_with_a_target_the_return_is_of_the_hundred_episodes_that_it_is_compared
             recording.report(1, {}, [(float(n), 1)])
         assert (recording.episode_return().mean, recording.episode_return().n) == (49.5, 100)
         assert (recording.ended, recording.limit) == ("done", "target_return")
+
+
+def test_metrics_of_episodes_are_the_means_of_those_that_have_them_since_the_last_report(tmp_path: Path) -> None:
+    numbers = np.array([[1, np.nan, np.nan], [0, 8, np.inf], [0, np.nan, np.nan]], np.float32)
+    for recording in make(experiment(), tmp_path):
+        recording.outcomes = Outcomes(("is_success", "distance", "mass"))
+        assert recording.outcomes.notes() == ()
+        recording.report(1, {}, [], outcomes=numbers)
+        recording.report(1, {}, [], outcomes=numbers[:0])
+        recording.report(1, {}, [], outcomes=numbers[:1])
+        assert recording.outcomes.notes() == ("env.metrics: no episode had 'mass' in its last info",)
+    rows = [{name: value for name, value in row.items() if "env/" in name} for row in read_metrics(tmp_path)]
+    assert rows == [{"env/is_success": pytest.approx(1 / 3), "env/distance": 8}, {}, {"env/is_success": 1}]
 
 
 def test_the_rate_leaves_out_random_play_before_learning_starts(tmp_path: Path, clock: list[float]) -> None:

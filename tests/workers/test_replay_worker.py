@@ -30,7 +30,7 @@ CONFIG = DQNConfig(
     fragment_length=LENGTH, batch_size=8, buffer_size=3 * LENGTH * ROWS, learning_starts=0, priority_exponent=1.0
 )
 EXPERIMENT = Experiment(CONFIG, EnvConfig("CartPole-v1", num_envs=ROWS), NetworkConfig(hidden=(4,)))
-SPEC = registry.resolve(EXPERIMENT.env, None).spec
+SPEC = replace(registry.resolve(EXPERIMENT.env, None).spec, metrics=("distance",))
 ALGORITHM = dqn.make(CONFIG, EXPERIMENT, SPEC)
 LAYOUTS = make_layouts(ALGORITHM, SPEC, EXPERIMENT, ROWS)
 EXPERIENCE = ALGORITHM.experience
@@ -89,6 +89,7 @@ class Shard:
         record.fragment.version[...] = np.where(record.fragment.valid, version, -100)
         if episode is not None:
             record.episodes.returns[0, 0], record.episodes.lengths[0, 0] = episode
+            record.episodes.metrics[...], record.episodes.metrics[0, 0] = -1, 10 * episode[1]
         self.steps += STEPS - resets
         header = FragmentHeader(0, self.sent, Version(0, 0), STEPS - resets, self.steps)
         self.sent += 1
@@ -152,7 +153,7 @@ def test_rows_come_from_the_fragments_that_were_sent() -> None:
     assert given.rows.rewards.shape == (16, 1)
     np.testing.assert_array_equal(given.rows.rewards, 7.0)
     np.testing.assert_allclose(given.share, 1 / STEPS, rtol=1e-5)
-    assert [(r, n) for r, n in zip(*given.episodes, strict=True) if n] == [(21.0, 3)]
+    assert [(r, n, m) for r, n, m in zip(*given.episodes, strict=True) if n] == [(21.0, 3, [30.0])]
 
 
 def test_steps_are_booked_when_they_are_taken_in_and_told_with_the_next_rows() -> None:
@@ -405,6 +406,8 @@ def test_a_round_that_is_asked_for_in_parts_is_reported_published_and_saved_at_i
     assert learned.metrics["gradient_updates"] == ROUND
     assert learned.steps == STEPS, "as the first half told: what came since is for the next round"
     assert learned.episodes == [(5.0, 5), (7.0, 7)]
+    assert learned.outcomes is not None
+    assert learned.outcomes.tolist() == [[50.0], [70.0]]
     assert (learned.staleness_mean, learned.staleness_max) == (2.0, 4)
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, learner.state)), strict=True))
     assert read is not None

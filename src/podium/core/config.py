@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # numpy takes longer to import than `--help` may take
 FORMAT = 1
 """Version of the configuration's shape; a TOML file of another one is refused."""
 
+IS_SUCCESS = "is_success"
+"""The metric that is looked for in every environment. Other names must be known to it."""
+
 
 @dataclass(frozen=True)
 class EnvConfig(Section):
@@ -40,12 +43,15 @@ class EnvConfig(Section):
     """EnvPool's threads; None: one a core."""
     packages: tuple[str, ...] = ()
     """Modules that are imported first: those that register environments with Gymnasium."""
+    metrics: tuple[str, ...] = (IS_SUCCESS,)
+    """Numbers of `info` at an episode's end that are reported as env/NAME, the mean over the episodes of a report."""
 
     def __post_init__(self) -> None:
         self.require("id", bool(self.id), "an environment's name; `podium envs` lists them")
         self.require("num_envs", self.num_envs >= 1, "at least 1")
         self.require("processes", 0 <= self.processes <= self.num_envs, "between 0 and env.num_envs")
         self.require("threads", self.threads is None or self.threads >= 1, "at least 1")
+        self.require("metrics", all(self.metrics), "names of numbers in info, such as is_success")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ An observation spec is a tree: an `Array`, or a dict of them. An action spec is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,15 @@ class EnvSpec:
     """What an environment takes and gives. `masked`: it tells which actions are legal.
 
     A *row* is an (environment, agent) pair: an environment's agents stand side by side, in the order of `agents`.
+    `metrics` names the numbers that it gives at an episode's end. A policy does not depend on them: specs that differ
+    in nothing else are equal.
     """
 
     observation: Observation
     action: Action
     masked: bool = False
     agents: tuple[str, ...] = ("agent",)
+    metrics: tuple[str, ...] = field(default=(), compare=False)
 
     def rows(self, num_envs: int) -> int:
         """How many rows so many environments have."""

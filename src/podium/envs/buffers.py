@@ -24,6 +24,7 @@ def allocate_step(spec: EnvSpec, rows: int, allocate: Allocate = np.zeros) -> Ti
         episode_return=allocate(row, np.float32),
         episode_length=allocate(row, np.int32),
         episode_over=allocate(row, np.bool_),
+        metrics=allocate((rows, len(spec.metrics)), np.float32) if spec.metrics else None,
     )
 
 

@@ -16,6 +16,7 @@ from podium.core.specs import Action, Array, Box, Discrete, EnvSpec, MultiDiscre
 from podium.core.types import Tree
 from podium.envs.codecs import Bytes, Categories, Codec, Form, make_action_form, to_spec
 from podium.envs.interface import HostEnv, TimeStep
+from podium.envs.metrics import refuse_unknown_metrics
 
 OWN_OPTIONS = frozenset(
     {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path", "seed"}
@@ -46,8 +47,8 @@ def is_atari(env_id: str) -> bool:
     return "episodic_life" in known_options(env_id)
 
 
-def make_spec(env_id: str, kwargs: Mapping[str, Any]) -> EnvSpec:
-    """The spec of an id with these options; no environment is made."""
+def make_spec(env_id: str, kwargs: Mapping[str, Any], metrics: Sequence[str] = ()) -> EnvSpec:
+    """The spec of an id with these options; no environment is made. `metrics` must be in its info, or is_success."""
     known = known_options(env_id)
     for name in kwargs:
         if name not in known:
@@ -58,7 +59,14 @@ def make_spec(env_id: str, kwargs: Mapping[str, Any]) -> EnvSpec:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"env.kwargs = {dict(kwargs)!r}: EnvPool's {env_id} refuses it: {error}") from None
     action = _action_spec(env_id, layout)
-    return EnvSpec(to_spec(_observation_form(layout)), action, masked=_mask_key(layout, action) is not None)
+    numbers = _info_numbers(layout)
+    refuse_unknown_metrics(f"EnvPool's {env_id}", metrics, numbers)
+    return EnvSpec(
+        observation=to_spec(_observation_form(layout)),
+        action=action,
+        masked=_mask_key(layout, action) is not None,
+        metrics=tuple(name for name in metrics if name in numbers),
+    )
 
 
 def make_pool_codec(env_id: str, kwargs: Mapping[str, Any]) -> Codec:
@@ -89,9 +97,10 @@ class EnvPoolEnv(HostEnv):
         kwargs: Mapping[str, Any] | None = None,
         render: bool = False,
         repeat: int = 1,
+        metrics: Sequence[str] = (),
     ) -> None:
         options = dict(kwargs or {})
-        self.spec = make_spec(env_id, options)
+        self.spec = make_spec(env_id, options, metrics)
         self.num_envs = len(seeds)
         self._repeat = repeat
         self._pool: Any = envpool.make(
@@ -108,6 +117,7 @@ class EnvPoolEnv(HostEnv):
         self._raw_reward = self._places.get("info:reward", self._places["reward"])
         self._game_over = self._places.get("info:terminated")
         self._mask = self._places.get(_mask_key(layout, self.spec.action) or "")
+        self._metrics = [self._places[f"info:{name}"] for name in self.spec.metrics]
         self._read = _observation_reader(layout, self._places)
         self._ids = np.arange(self.num_envs, dtype=np.int32)
         self._write_actions, self._actions = _action_writer(layout, self.spec.action, self.num_envs)
@@ -153,6 +163,7 @@ class EnvPoolEnv(HostEnv):
             episode_return=self._returns,
             episode_length=values[places["elapsed_step"]],
             episode_over=over,
+            metrics=np.stack([values[i] for i in self._metrics], 1, dtype=np.float32) if self._metrics else None,
         )
 
     def _repeat_actions(self, values: list[np.ndarray]) -> list[np.ndarray]:
@@ -175,6 +186,12 @@ class EnvPoolEnv(HostEnv):
 
 def _observation_keys(layout: Any) -> dict[str, Any]:
     return {key: part for key, part in layout.state_array_spec.items() if key.split(":")[0] == "obs"}
+
+
+def _info_numbers(layout: Any) -> list[str]:
+    """What the pool's info has one number of for each environment."""
+    parts = {key.removeprefix("info:"): part for key, part in layout.state_array_spec.items() if key[:5] == "info:"}
+    return [name for name, part in parts.items() if _shape(part) == () and not name.endswith("env_id")]
 
 
 def _shape(part: Any) -> tuple[int, ...]:

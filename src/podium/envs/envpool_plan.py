@@ -31,7 +31,7 @@ def plan_gymnasium(config: EnvConfig, wrappers: Sequence[Wrapper]) -> EnvPoolPla
         return None
     try:
         plan = translate(name, kwargs, wrappers)
-        envpool.make_spec(plan.name, plan.options)
+        envpool.make_spec(plan.name, plan.options, config.metrics)
     except ConfigError:
         return None
     return plan

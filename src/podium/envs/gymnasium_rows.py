@@ -4,6 +4,7 @@ The part that the in-process adapter and the worker processes share.
 """
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -65,8 +66,8 @@ def probe(make: MakeEnv, wrap: WrapEnv | None = None) -> EnvSpec:
     return examine(make, wrap)[0]
 
 
-def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]:
-    """The same, and how its own observations and actions differ from its spec's."""
+def examine(make: MakeEnv, wrap: WrapEnv | None = None, metrics: tuple[str, ...] = ()) -> tuple[EnvSpec, Codec]:
+    """The same, and how its own observations and actions differ from its spec's; `metrics` are looked for in info."""
     with user_errors("the environment raised when it was made and reset (seed 0)"):
         env = make() if wrap is None else wrap(make())
         try:
@@ -78,6 +79,7 @@ def examine(make: MakeEnv, wrap: WrapEnv | None = None) -> tuple[EnvSpec, Codec]
         observation=observation_spec(env.observation_space),
         action=action_spec(env.action_space),
         masked="action_mask" in info or masks is not None,
+        metrics=metrics,
     )
     return spec, Codec(observation_form(env.observation_space), action_form(env.action_space))
 
@@ -210,7 +212,9 @@ class GymnasiumRows:
         out.truncated[row] = truncated
         out.episode_return[row] = self._tallies[row].episode_return
         out.episode_length[row] = self._lengths[row]
-        out.episode_over[row] = (terminated or truncated) and self._over[row]
+        out.episode_over[row] = over = (terminated or truncated) and self._over[row]
+        if over and out.metrics is not None:
+            out.metrics[row] = [_to_number(info, name) for name in self.spec.metrics]
         if out.mask is not None:
             out.mask[row] = self._legal(row, info)
 
@@ -237,6 +241,16 @@ class GymnasiumRows:
             return EnvError(f"{self._name(row)} in {place}: {error}")
         own = "".join(traceback.format_exception(error))
         return EnvError(f"{self._name(row)} raised in {place}:\n{own}")
+
+
+def _to_number(info: dict, name: str) -> float:
+    """A number of an episode's last info: NaN where it is not there, or None."""
+    if (value := info.get(name)) is None:
+        return math.nan
+    try:
+        return float(np.asarray(value, np.float64).item())
+    except (TypeError, ValueError):
+        raise EnvError(f"info[{name!r}] is {_describe(value)}, must be a number (env.metrics)") from None
 
 
 def _describe(value: Any) -> str:

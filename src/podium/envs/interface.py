@@ -18,7 +18,8 @@ class TimeStep(NamedTuple):
     """What B rows gave back, as NumPy or JAX arrays. `mask` is bool[B, n] of legal actions, or None.
 
     `episode_return` and `episode_length` count the task's own episode up to this step, before
-    rewards are clipped or lives split; `episode_over` says that it ended here.
+    rewards are clipped or lives split; `episode_over` says that it ended here. `metrics` are numbers of that episode,
+    in the order of `spec.metrics`, NaN where it has none; rows in which no episode ended may hold anything.
     """
 
     obs: Tree  # [B, ...]
@@ -29,6 +30,7 @@ class TimeStep(NamedTuple):
     episode_return: Any  # float32[B]
     episode_length: Any  # int32[B]
     episode_over: Any  # bool[B]
+    metrics: Any = None  # float32[B, k], or None where the spec names none
 
 
 class HostEnv(ABC):

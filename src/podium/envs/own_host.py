@@ -80,6 +80,8 @@ class OwnHost(HostEnv):
             check_array(getattr(step, name), (self.num_rows,), dtype, f"{where}: {name}")
         if self.spec.masked:
             check_array(step.mask, (self.num_rows, self.spec.mask_size), np.bool_, f"{where}: mask")
+        if self.spec.metrics:
+            check_array(step.metrics, (self.num_rows, len(self.spec.metrics)), np.float32, f"{where}: metrics")
         return step
 
 

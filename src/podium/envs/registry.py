@@ -23,6 +23,7 @@ from podium.core.imports import load_module, load_path, suggest
 from podium.core.specs import EnvSpec
 from podium.envs.codecs import Codec, make_codec
 from podium.envs.interface import HostEnv, JaxEnv
+from podium.envs.metrics import refuse_unknown_metrics
 from podium.envs.user_errors import user_errors
 from podium.envs.wrappers import HostFrameStack, Wrapper, parse_wrappers, refuse, stack_spec
 
@@ -156,8 +157,7 @@ def resolve_named(config: EnvConfig, wrappers: Sequence[Wrapper], library: str, 
         from podium.envs.envpool_plan import translate
 
         return resolve_envpool(config, translate(name, config.kwargs, wrappers), None)
-    env = module.make_env(name, config.kwargs)
-    return resolve_jax(library, name, env, wrappers)
+    return resolve_jax(config, library, name, module.make_env(name, config.kwargs), wrappers)
 
 
 def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Callable[..., Any]) -> ResolvedEnv:
@@ -176,7 +176,7 @@ def resolve_factory(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Cal
         env = factory(**config.kwargs)
     if isinstance(env, JaxEnv):
         forbid_processes(config)
-        return resolve_jax("python", config.id, env, wrappers)
+        return resolve_jax(config, "python", config.id, env, wrappers)
     import gymnasium
 
     if not isinstance(env, gymnasium.Env):
@@ -212,13 +212,17 @@ def resolve_own_host(config: EnvConfig, wrappers: Sequence[Wrapper], factory: Ca
     probe = make_host([0])
     spec = probe.spec
     probe.close()
+    refuse_unknown_metrics(config.id, config.metrics, spec.metrics)
     return ResolvedEnv("python", "host", spec, make_host, None, f"{config.id} steps its own batches", make_codec(spec))
 
 
-def resolve_jax(library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
+def resolve_jax(config: EnvConfig, library: str, name: str, env: JaxEnv, wrappers: Sequence[Wrapper]) -> ResolvedEnv:
     """A JAX environment with its wrappers, which also runs on the host."""
     from podium.envs import jax_wrappers
 
+    refuse_unknown_metrics(f"a JAX environment ({name})", config.metrics, ())
+    if env.spec.metrics:
+        raise ConfigError(f"env.id = {config.id!r}: the spec of a JAX environment must name no metrics")
     own = [wrapper for wrapper in wrappers if wrapper.function]
     if own:
         env = jax_wrappers.tally(env)
@@ -275,7 +279,7 @@ def resolve_gymnasium_maker(
     from podium.envs.gymnasium_wrappers import wrapping
 
     wrap = wrapping(wrappers)
-    spec, codec = examine(partial(make, False), wrap)
+    spec, codec = examine(partial(make, False), wrap, config.metrics)
 
     def make_host(seeds: Sequence[int], render: bool = False) -> HostEnv:
         if config.processes:
@@ -297,10 +301,10 @@ def resolve_envpool(config: EnvConfig, plan: "EnvPoolPlan", make_drawing: MakeHo
     def make_host(seeds: Sequence[int] | np.ndarray, render: bool = False) -> HostEnv:
         if render and make_drawing is not None:
             return make_drawing(seeds, render=True)
-        env = EnvPoolEnv(plan.name, seeds, config.threads, plan.options, render, plan.repeat)
+        env = EnvPoolEnv(plan.name, seeds, config.threads, plan.options, render, plan.repeat, config.metrics)
         return stack_frames(env, plan.stacks)
 
-    spec = make_spec(plan.name, plan.options)
+    spec = make_spec(plan.name, plan.options, config.metrics)
     codec = make_pool_codec(plan.name, plan.options)
     for count in plan.stacks:
         spec = replace(spec, observation=stack_spec(spec.observation, count))

@@ -123,6 +123,11 @@ def check_arrays(spec: EnvSpec, step: TimeStep, rows: int, where: str) -> None:
         array = getattr(step, name)
         found = f"{array.dtype}{list(array.shape)}"
         expect(found == f"{dtype}[{rows}]", f"{name} is {dtype}[{rows}], not {found}{where}")
+    expect((step.metrics is not None) == bool(spec.metrics), f"there are metrics if and only if spec.metrics{where}")
+    if step.metrics is not None:
+        found = f"{step.metrics.dtype}{list(step.metrics.shape)}"
+        wanted = f"float32{[rows, len(spec.metrics)]}"
+        expect(found == wanted, f"metrics is {wanted}, not {found}{where}")
     expect((step.mask is not None) == spec.masked, f"there is a mask if and only if spec.masked{where}")
     if step.mask is not None:
         expect(step.mask.shape == (rows, spec.mask_size), f"mask is bool[{rows}, {spec.mask_size}]{where}")
@@ -239,16 +244,16 @@ def copy_step(step: TimeStep) -> TimeStep:
 
 
 def equal(one: Tree, other: Tree) -> bool:
-    """Whether two trees hold the same numbers."""
+    """Whether two trees hold the same numbers; a metric that an episode lacks is NaN in both."""
     same: list[bool] = []
-    map_arrays(lambda a, b: same.append(np.array_equal(a, b)), one, other)
+    map_arrays(lambda a, b: same.append(np.array_equal(a, b, equal_nan=True)), one, other)
     return all(same)
 
 
 def close(one: Tree, other: Tree) -> bool:
     """Whether two trees hold nearly the same numbers: XLA's last bit changes with the batch size."""
     same: list[bool] = []
-    map_arrays(lambda a, b: same.append(np.allclose(a, b, rtol=1e-4, atol=1e-5)), one, other)
+    map_arrays(lambda a, b: same.append(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)), one, other)
     return all(same)
 
 

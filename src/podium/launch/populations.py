@@ -5,6 +5,7 @@ import jax
 from podium.algorithms.algorithm import Individuals
 from podium.core.config import Experiment
 from podium.core.errors import ConfigError
+from podium.envs.metrics import refuse_unknown_metrics
 from podium.workers.population import iterations_per_dispatch
 from podium.workers.schedule import make_schedule
 
@@ -20,6 +21,7 @@ def check(experiment: Experiment, individuals: Individuals, mode: str) -> None:
             f"topology.mode = 'served': {name} gives each individual parameters of its own, which actors "
             "have; use inline"
         )
+    refuse_unknown_metrics(f"an individual of {name}", experiment.env.metrics, ())
     if mode == "inline" and make_schedule(experiment.topology.staleness).in_turns and individuals.population % num_envs:
         raise ConfigError(
             f"algorithm.population = {individuals.population}: at topology.staleness = 0 each environment plays the "

@@ -23,6 +23,7 @@ from podium.runs.checkpoint import Checkpoints
 from podium.runs.directory import RunDirectory, root_flag
 from podium.runs.full_disk import full_disk_told
 from podium.runs.metrics import MetricsLog, read_metrics
+from podium.runs.outcomes import Outcomes
 from podium.runs.progress import Progress
 from podium.runs.recorder import Counts, OnReport, Recorder, limit_reached
 from podium.runs.summary import Samples, Status, Summary, read_summary, write_summary
@@ -125,13 +126,13 @@ def record(
     run: Callable[[Recorder], None],
 ) -> None:
     """Call `run` with a recorder, and keep the run directory true whatever comes of it."""
-    experiment, counts = plan.experiment, beginning.counts
+    experiment, counts, outcomes = plan.experiment, beginning.counts, Outcomes(plan.env.spec.metrics)
     with (
         full_disk_told(directory),
         Checkpoints(directory.checkpoints, experiment.checkpoint.keep) as checkpoints,
         MetricsLog(directory.path, beginning.track, _plain(experiment), counts.updates) as log,
     ):
-        recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report)
+        recorder = Recorder(experiment, log, bar, checkpoints, counts, interrupt, on_report, outcomes)
         write_summary(directory.path, summarize(plan, recorder, "running"))
         try:
             run(recorder)
@@ -165,7 +166,7 @@ def summarize(plan: Plan, recorder: Recorder, status: Status) -> Summary:
         mode=plan.mode,
         env_library=plan.env.library,
         seed=plan.experiment.seed,
-        notes=tuple(counts.notes),
+        notes=(*counts.notes, *recorder.outcomes.notes()),
     )
 
 

@@ -124,7 +124,7 @@ def learn(
         if learned is not None:
             recorder.measure_rate(learned.steps)
             staleness = learned.staleness_mean, learned.staleness_max
-            recorder.report(learned.steps, learned.metrics, learned.episodes, *staleness, metrics())
+            recorder.report(learned.steps, learned.metrics, learned.episodes, *staleness, metrics(), learned.outcomes)
         try:
             check()
         except EnvError:

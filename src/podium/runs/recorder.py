@@ -17,6 +17,7 @@ from podium.core.errors import TrainingError
 from podium.core.types import Tree
 from podium.runs.checkpoint import Checkpoints
 from podium.runs.metrics import MetricsLog
+from podium.runs.outcomes import Outcomes
 from podium.runs.progress import Progress
 from podium.runs.rate import Rate
 from podium.runs.summary import EpisodeReturn, Samples, Staleness, Status
@@ -73,8 +74,10 @@ class Recorder:
         counts: Counts,
         interrupt: threading.Event,
         on_report: OnReport | None = None,
+        outcomes: Outcomes | None = None,
     ) -> None:
         self.counts = counts
+        self.outcomes = outcomes or Outcomes()
         self.ended: Status | None = None
         self.limit: str | None = None  # the field of `limits` that was reached
         self.own_samples: CountSamples = Samples
@@ -125,8 +128,10 @@ class Recorder:
         staleness_mean: float = 0.0,
         staleness_max: int = 0,
         workers: Mapping[str, float] | None = None,
+        outcomes: np.ndarray | None = None,
     ) -> None:
-        """One update has been made, on so many valid steps. `workers`: metrics such as `actor-2/steps_per_s`."""
+        """One update has been made, on so many valid steps. `workers`: metrics such as `actor-2/steps_per_s`;
+        `outcomes`: metrics of the episodes, [n, k]."""
         counts = self.counts
         counts.updates += 1
         counts.env_steps += steps
@@ -153,6 +158,7 @@ class Recorder:
             "episodes": counts.episodes,
             "episodes_not_finite": counts.episodes_not_finite or None,
             "staleness": staleness_mean,
+            **self.outcomes.means(outcomes),
             **values,
             **(workers or {}),
         }

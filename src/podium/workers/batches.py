@@ -29,6 +29,7 @@ class Batch:
     episodes: list[tuple[float, int]]
     steps: int
     ages: np.ndarray  # in versions, of every valid step
+    outcomes: np.ndarray | None  # metrics of the episodes, [n, k]
 
 
 class Assembler:
@@ -114,6 +115,7 @@ class Assembler:
             steps=sum(booking.steps - booking.stale for booking in bookings),
             # A learner that was restored may have fewer updates behind it than the policy that acted.
             ages=np.maximum(self._update - 1 - fragment.version[fragment.valid], 0),
+            outcomes=episodes.outcomes(),
         )
 
 

@@ -24,15 +24,20 @@ from podium.workers.schedule import make_schedule
 
 
 class Episodes(NamedTuple):
-    """Return and length of the episodes that ended at each step, [T, B]; a length of 0: none did."""
+    """Return, length and metrics of the episodes that ended at each step, [T, B]; a length of 0: none did."""
 
     returns: Any  # float32
     lengths: Any  # int32
+    metrics: Any = None  # float32[T, B, k], or None where the spec names none
 
     def ended(self) -> list[tuple[float, int]]:
         """Return and length of each."""
-        returns, lengths = map(np.asarray, self)
+        returns, lengths = np.asarray(self.returns), np.asarray(self.lengths)
         return list(zip(returns[lengths > 0].tolist(), lengths[lengths > 0].tolist(), strict=True))
+
+    def outcomes(self) -> np.ndarray | None:
+        """The metrics of each, float32[n, k], in memory of their own; None where the spec names none."""
+        return None if self.metrics is None else np.asarray(self.metrics)[np.asarray(self.lengths) > 0]
 
 
 class Record(NamedTuple):
@@ -87,7 +92,7 @@ class Layouts:
     answer: Layout  # of one row
 
 
-ROWS_AXES = Record(Fragment(*[1] * 11, memory=0), Episodes(1, 1))
+ROWS_AXES = Record(Fragment(*[1] * 11, memory=0), Episodes(1, 1, 1))
 """Along which axis of a record's arrays its rows lie: arrays are [T, B, ...], but for the memory [B, ...]."""
 
 
@@ -132,7 +137,8 @@ def _record(spec: EnvSpec, length: int, rows: int, action: Any, extras: Tree, me
         version=_like(steps, np.int32),
         memory=memory,
     )
-    return Record(fragment, Episodes(_like(steps, np.float32), _like(steps, np.int32)))
+    metrics = _like((*steps, len(spec.metrics)), np.float32) if spec.metrics else None
+    return Record(fragment, Episodes(_like(steps, np.float32), _like(steps, np.int32), metrics))
 
 
 def _shapes(algorithm: Algorithm, spec: EnvSpec, experiment: Experiment, rows: int) -> tuple[Any, Any, Any, Any]:

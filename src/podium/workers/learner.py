@@ -35,6 +35,7 @@ class Learned(NamedTuple):
     episodes: list[tuple[float, int]]
     staleness_mean: float
     staleness_max: int
+    outcomes: np.ndarray | None = None  # metrics of the episodes, [n, k]; None where the environment's spec names none
 
 
 class _FromFragments:
@@ -174,7 +175,7 @@ class Learner:
         self._ages += np.bincount(np.clip(batch.ages, 0, len(self._ages) - 1), minlength=len(self._ages))
         metrics = learning.reported(metrics)
         mean = float(batch.ages.mean()) if batch.steps else 0.0  # none, if every environment was being reset
-        return Learned(metrics, batch.steps, batch.episodes, mean, int(batch.ages.max(initial=0)))
+        return Learned(metrics, batch.steps, batch.episodes, mean, int(batch.ages.max(initial=0)), batch.outcomes)
 
     def publish(self) -> None:
         """Let everybody have the parameters; after an update `step` does, before the first one the caller."""

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +76,7 @@ class ReplayWorker:
         )
         self._buffer = jax.jit(lambda: replay.init(experience, self._example()))()
         self._moved = threading.Condition()  # guards the buffer and the counts
-        self._episodes: deque[tuple[float, int]] = deque(maxlen=100_000)
+        self._episodes: deque[tuple[tuple[float, int], np.ndarray | None]] = deque(maxlen=100_000)
         self._acted: Counter[int] = Counter()  # valid steps by version, that were not told of
         self._fragments = self._steps = 0
         self._drawn = 0  # requests that were answered
@@ -160,13 +161,13 @@ class ReplayWorker:
         steps = int(np.count_nonzero(fragment.valid))
         booking = Booking(f"{sender.worker}.{sender.incarnation}", header.sequence, steps, header.produced)
         if self._account.arrive(booking):
-            ended, acted = record.episodes.ended(), _acted(record)
+            ended, outcomes, acted = record.episodes.ended(), record.episodes.outcomes(), _acted(record)
             with self._moved:
                 self._buffer = jax.block_until_ready(self._add(self._buffer, fragment))
                 self._account.trained([booking])
                 self._fragments += 1
                 self._steps += steps
-                self._episodes.extend(ended)
+                self._episodes.extend(zip(ended, repeat(None) if outcomes is None else outcomes, strict=False))
                 self._acted.update(acted)
                 self._moved.notify_all()
         received.release()
@@ -201,9 +202,12 @@ class ReplayWorker:
 
     def _next_episodes(self, rows: int) -> Episodes:
         """Of those that ended and were not told of, as many as there are rows."""
-        episodes = Episodes(np.zeros(rows, np.float32), np.zeros(rows, np.int32))
+        fields = self._replay_layouts.answer.tree(self._replay_layouts.answer.schema.fields).episodes
+        episodes: Episodes = jax.tree.map(lambda field: np.zeros((rows, *field.shape), field.dtype), fields)
         for i in range(min(rows, len(self._episodes))):
-            episodes.returns[i], episodes.lengths[i] = self._episodes.popleft()
+            (episodes.returns[i], episodes.lengths[i]), outcome = self._episodes.popleft()
+            if outcome is not None:
+                episodes.metrics[i] = outcome
         return episodes
 
     def _next_acted(self, rows: int) -> Acted:

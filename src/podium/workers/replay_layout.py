@@ -57,7 +57,7 @@ class ReplayLayouts:
 
 def make_replay_layouts(experience: Replay, layouts: Layouts) -> ReplayLayouts:
     """For fragments of the slots of `layouts`; traces, computes nothing."""
-    fragment = layouts.record.tree(layouts.record.schema.fields).fragment
+    fragment, episodes = layouts.record.tree(layouts.record.schema.fields)
 
     def draw(key: jax.Array) -> Transitions | Fragment:
         return rows_first(replay.draw_shares(experience, replay.init(experience, fragment), key, 1)[0])
@@ -65,9 +65,11 @@ def make_replay_layouts(experience: Replay, layouts: Layouts) -> ReplayLayouts:
     rows = jax.eval_shape(draw, jax.random.key(0))
     rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
     integer, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (np.int32, np.float32))
+    metrics = None if episodes.metrics is None else jax.ShapeDtypeStruct(episodes.metrics.shape[-1:], np.float32)
+    ended = Episodes(number, integer, metrics)
     return ReplayLayouts(
         request=make_layout(Judged(integer, integer, integer, number)),
-        answer=make_layout(Given(rows, number, integer, integer, Episodes(number, integer), Acted(integer, integer))),
+        answer=make_layout(Given(rows, number, integer, integer, ended, Acted(integer, integer))),
     )
 
 

@@ -41,6 +41,7 @@ class _Round:
     told: list[Version] = field(default_factory=list)
     acted: list[Acted] = field(default_factory=list)
     episodes: list[tuple[float, int]] = field(default_factory=list)
+    outcomes: list[np.ndarray] = field(default_factory=list)
 
 
 class ReplayLearner:
@@ -112,6 +113,8 @@ class ReplayLearner:
         for given in taken.given:  # copies: the arrays are gone when more is asked for
             self._round.acted.append(jax.tree.map(np.array, given.acted))
             self._round.episodes += given.episodes.ended()
+            if (outcomes := given.episodes.outcomes()) is not None:
+                self._round.outcomes.append(outcomes)
         self._requests.judge(taken, priorities)
         return self._end_round() if self._round.updates == self._updates else None
 
@@ -139,7 +142,8 @@ class ReplayLearner:
         # As the first part tells: what shards have taken in since then is for rounds to come.
         self.store, steps = count(self.store, done.told)
         metrics = jax.tree.map(lambda *parts: np.mean(parts), *done.metrics)
-        return Learned(metrics | {GRADIENT_UPDATES: done.updates}, steps, done.episodes, *self._staleness)
+        outcomes = np.concatenate(done.outcomes) if done.outcomes else None
+        return Learned(metrics | {GRADIENT_UPDATES: done.updates}, steps, done.episodes, *self._staleness, outcomes)
 
 
 def count(store: Tree, told: Sequence[Version]) -> tuple[Tree, int]:

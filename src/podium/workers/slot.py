@@ -189,6 +189,8 @@ class EnvSlot:
         fragment.truncated[t] = now.truncated
         np.copyto(episodes.returns[t], now.episode_return, where=now.episode_over)
         np.copyto(episodes.lengths[t], now.episode_length, where=now.episode_over)
+        if episodes.metrics is not None:
+            episodes.metrics[t] = now.metrics
 
     def _write_observation(self, page: Page, t: int) -> None:
         for into, leaf in zip(page.obs, jax.tree.leaves(self._now.obs), strict=True):
