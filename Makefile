@@ -14,7 +14,7 @@ train: $(VENV)/.installed    ## train an agent: make train ALGO=ppo ENV=Pendulum
 test: $(VENV)/.installed-dev    ## run every test: make test ARGS="-k ppo"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-system: $(VENV)/.installed-dev    ## each extra in a clean virtual environment; several minutes
+test-system: $(VENV)/.installed-dev    ## each extra alone, and clusters of test machines; several minutes
 	$(BIN)/python -m pytest -n 0 tests/system $(ARGS)
 
 lint: $(VENV)/.installed-dev    ## style, types and the layer contract
