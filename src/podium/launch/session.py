@@ -31,7 +31,7 @@ from podium.launch.recording import Beginning, begin, begin_again, is_over, reco
 from podium.launch.restore import restore
 from podium.orchestrator.backends import choose_back_end
 from podium.runs.accounting import next_incarnation, tally
-from podium.runs.directory import RunDirectory, stem
+from podium.runs.directory import RunDirectory, require_free, stem
 from podium.runs.full_disk import full_disk_told
 from podium.runs.metrics import cut_tail
 from podium.runs.mirror import END, START, fetch_checkpoint, fetch_files, mirrored
@@ -64,6 +64,7 @@ def train(
     The directory is made last: what cannot start leaves nothing behind, and overwrites nothing.
     """
     require_trackers(track)
+    require_free(root, name, overwrite)
     choose_back_end(deployment.on)
     if deployment.storage is not None:
         Storage(deployment.storage).probe()

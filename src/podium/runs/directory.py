@@ -349,10 +349,23 @@ def _make_numbered(root: Path, stem: str) -> Path:
             return path
 
 
-def _make_named(path: Path, overwrite: bool) -> Path:
+def require_free(root: Path, name: str | None, overwrite: bool) -> None:
+    """Raise ConfigError for a name that `RunDirectory.create` would refuse: before anything is prepared."""
+    if name is not None:
+        _check_name(name)
+        _refuse_taken(root / name, overwrite)
+
+
+def _refuse_taken(path: Path, overwrite: bool) -> bool:
+    """Whether something is there that may be replaced."""
     exists = path.exists() or path.is_symlink()
     if exists and not overwrite:
         raise ConfigError(f"--name {path.name!r}: {str(path)!r} exists; choose another name, or --overwrite to lose it")
+    return exists
+
+
+def _make_named(path: Path, overwrite: bool) -> Path:
+    exists = _refuse_taken(path, overwrite)
     if exists:
         if not _looks_like_run(path):
             raise ConfigError(f"--overwrite: {str(path)!r} is not a run directory, so it stays; choose another --name")
