@@ -1,4 +1,7 @@
-"""Stacked frames, each sent once: `obs[t]` repeats all frames of `obs[t-1]` but its oldest.
+"""Stacked frames, each sent once: a quarter of the bytes of Pong's fragments over TCP, and 1.5 times their rate.
+
+`obs[t]` repeats all frames of `obs[t-1]` but its oldest. (32 steps of 16 environments: 3.7 MB instead of 14.9, 45 a
+second instead of 30, encrypted, on two cores; `benchmarks/JOURNAL.md`.)
 
 An array is [T, B, ..., stack * c]: T steps of B rows, whose last axis holds `stack` frames of c channels, oldest first.
 Its encoding is lossless whatever the array holds, because the repetition is looked for and not assumed:
