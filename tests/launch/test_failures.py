@@ -58,7 +58,7 @@ def test_nan_of_a_fused_environment_is_told_with_its_place_too(tmp_path: Path) -
     assert podium.load(run).update == 4
     assert run.summary["status"] == "failed"
     assert run.summary["samples"] == {
-        **dict.fromkeys(("stale", "lost", "undone", "in_flight", "unexplained"), 0),
+        **dict.fromkeys(("stale", "lost", "undone", "in_flight", "unknown_workers", "unexplained"), 0),
         **dict.fromkeys(("produced", "trained"), 5 * 64),
     }
 

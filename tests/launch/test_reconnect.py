@@ -86,5 +86,5 @@ def test_who_is_stopped_while_it_waits_for_others_was_stopped_and_has_not_finish
     context = WorkerContext("actor", 0, 0, {}, town.actor, town.actor.stop, host="here")
     town.directory.request_stop()
     with pytest.raises(SystemExit) as stopped:
-        wait_for(context, "inference")
+        wait_for(context, lambda: None, "inference", 1)
     assert stopped.value.code == STOPPED

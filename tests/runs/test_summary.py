@@ -50,7 +50,8 @@ def test_the_file_has_exactly_the_keys_of_the_contract(tmp_path: Path) -> None:
     written = json.loads(write_summary(tmp_path, SUMMARY).read_text())
     assert list(written) == KEYS
     assert list(written["episode_return"]) == ["mean", "std", "n"]
-    assert list(written["samples"]) == ["produced", "trained", "stale", "lost", "undone", "in_flight", "unexplained"]
+    steps = ["produced", "trained", "stale", "lost", "undone", "in_flight"]
+    assert list(written["samples"]) == [*steps, "unknown_workers", "unexplained"]
     assert list(written["staleness"]) == ["mean", "max"]
     assert written["restarts"] == {"actor": 2}
     assert read_summary(tmp_path) == read_summary(tmp_path / "summary.json") == written
