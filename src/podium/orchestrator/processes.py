@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -102,20 +103,26 @@ class ProcessSpawner(Spawner):
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, group: Group, index: int, incarnation: int) -> ProcessHandle:
-        description = Description(
-            entry=group.entry,
-            role=group.role,
-            index=index,
-            incarnation=incarnation,
-            payload=dict(group.payload),
-            directory=self._endpoint,
-            roles=self._program.peers(group.role),
-            keys=self._keys if group.role in self._program.binders else self._keys.for_clients(),
-            host=Host(self.host, LOOPBACK, str(self._shm), max(1, count_cores() // group.count)),
-            leave_s=self._leave_s,
-            path=sys.path,
-        )
+        host = Host(self.host, LOOPBACK, str(self._shm), max(1, count_cores() // group.count))
+        options = {"directory": self._endpoint, "host": host, "leave_s": self._leave_s, "path": sys.path}
+        description = describe_worker(self._program, group, index, incarnation, self._keys, **options)
         return start_process(description, group.resources, self._logs / f"{group.role}-{index}.log")
+
+
+def describe_worker(
+    program: Program, group: Group, index: int, incarnation: int, keys: RunKeys, **options: Any
+) -> Description:
+    """What the process of a worker is told. Only roles that others connect to get the run's server key."""
+    return Description(
+        entry=group.entry,
+        role=group.role,
+        index=index,
+        incarnation=incarnation,
+        payload=dict(group.payload),
+        roles=program.peers(group.role),
+        keys=keys if group.role in program.binders else keys.for_clients(),
+        **options,
+    )
 
 
 def start_process(description: Description, resources: Resources, log: Path) -> ProcessHandle:

@@ -48,7 +48,7 @@ def connected(address: str) -> Iterator[str]:
 
 
 def require_token(address: str) -> None:
-    """Off loopback, a Ray cluster is used with its token only: whoever reaches it without could run code on it."""
+    """Off loopback, a Ray cluster is used with its token only: one without a token runs any code that is sent to it."""
     host, _, port = address.rpartition(":")
     if address == HERE:
         os.environ["RAY_AUTH_MODE"] = "disabled"  # it listens on loopback alone

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from podium.core.errors import ConfigError
 from podium.orchestrator.host import Host
 from podium.orchestrator.process import Description
+from podium.orchestrator.processes import describe_worker
 from podium.orchestrator.program import Group, Program, Resources
 from podium.orchestrator.ray.seat import CALLS, Ended, Seat
 from podium.orchestrator.spawner import Handle, Spawner
@@ -180,18 +181,9 @@ class RaySpawner(Spawner):
     def start(self, group: Group, index: int, incarnation: int) -> RayHandle:
         fresh = SeatRecord(self._run, f"{group.role}-{index}", group.resources)
         seat = self._seats.setdefault((group.role, index), fresh)
-        description = Description(
-            entry=group.entry,
-            role=group.role,
-            index=index,
-            incarnation=incarnation,
-            payload=dict(group.payload),
-            directory=self._endpoint,
-            roles=self._program.peers(group.role),
-            keys=self._keys if group.role in self._program.binders else self._keys.for_clients(),
-            host=Host("", "", "", 1),  # the seat's, once it is known
-            leave_s=self._leave_s,
-        )
+        nowhere = Host("", "", "", 1)  # until the seat is known
+        options = {"directory": self._endpoint, "host": nowhere, "leave_s": self._leave_s}
+        description = describe_worker(self._program, group, index, incarnation, self._keys, **options)
         return RayHandle(f"{group.role}-{index}", seat, description, group.resources, self._logs)
 
     def close(self) -> None:

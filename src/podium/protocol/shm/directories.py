@@ -36,7 +36,7 @@ class OwnedDirectory:
     shared: bool = False
 
     def remove(self) -> None:
-        """Remove the directory and all in it, then let go. Twice is harmless. One that others share stays theirs."""
+        """Remove the directory and all in it, unless others share it, then let go. May be called twice."""
         if self.lock is None:
             return
         with contextlib.suppress(BlockingIOError):
